@@ -1,0 +1,34 @@
+"""Latent spaces, one file each: argmax, legality, counting, listing; nothing about networks.
+
+``solvers/`` holds the batched kernels behind argmax, ``relaxations/`` the differentiable sums
+behind the Gibbs laws.
+"""
+
+from nestruct.structures.base import Countable, Enumerable, Gibbs, Relaxable, Samplable, Structure
+from nestruct.structures.black_box import BlackBox
+from nestruct.structures.categorical import Categorical
+from nestruct.structures.k_subset import KSubset
+from nestruct.structures.non_projective_tree import NonProjectiveTree
+from nestruct.structures.permutation import Permutation
+from nestruct.structures.perturb_and_map import perturb_and_map_law
+from nestruct.structures.projective_tree import ProjectiveTree
+from nestruct.structures.rows import nan_rows
+from nestruct.structures.spanning_tree import SpanningTree
+
+__all__ = [
+    "BlackBox",
+    "Categorical",
+    "Countable",
+    "Enumerable",
+    "Gibbs",
+    "KSubset",
+    "NonProjectiveTree",
+    "Permutation",
+    "ProjectiveTree",
+    "Relaxable",
+    "Samplable",
+    "SpanningTree",
+    "Structure",
+    "nan_rows",
+    "perturb_and_map_law",
+]

@@ -1,0 +1,141 @@
+"""Any solver of your own."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from nestruct.errors import InputError
+from nestruct.structures.base import SizedStructure, check_count
+from nestruct.structures.rows import (
+    NO_MEMBER,
+    NOT_FINITE,
+    OK,
+    is_capturing,
+    is_strict,
+    raise_bad_rows,
+)
+
+
+class BlackBox(SizedStructure):
+    """A structure given by nothing but a function from scores to 0/1.
+
+    Args:
+        solve: The solver. It gets its own copy of the scores, so it may edit them. With ``batched``
+            it maps ``[rows, *shape]`` to ``[rows, *shape]``, else ``shape`` to ``shape``. It may
+            return booleans, integers or floats. A row of NaN says that an instance has no answer.
+        shape: The shape of one instance's scores.
+        batched: Whether ``solve`` takes all rows at once (one call per batch) or one instance (a
+            Python loop).
+        backend: Whether ``solve`` works on torch tensors (on the scores' device) or on numpy
+            arrays.
+
+    Example:
+        >>> import torch, nestruct
+        >>> positive = nestruct.BlackBox(lambda scores: scores > 0, shape=(3,))
+        >>> positive.argmax(torch.tensor([[0.5, -1.0, 2.0]]))
+        tensor([[1., 0., 1.]])
+    """
+
+    def __init__(
+        self,
+        solve: Callable[[Any], Any],
+        shape: Sequence[int] | int,
+        *,
+        batched: bool = True,
+        backend: Literal["torch", "numpy"] = "torch",
+    ) -> None:
+        if not callable(solve):
+            raise InputError(f"BlackBox: solve must be a function of scores, got {solve!r}.")
+        if backend not in ("torch", "numpy"):
+            raise InputError(f"BlackBox: backend must be 'torch' or 'numpy', got {backend!r}.")
+        self.solve = solve
+        sizes = (shape,) if isinstance(shape, int) else tuple(shape)
+        self.part_shape = tuple(
+            check_count("BlackBox", "every entry of shape", size, 0) for size in sizes
+        )
+        self.batched = batched
+        self.backend = backend
+
+    def __repr__(self) -> str:
+        name = getattr(self.solve, "__name__", type(self.solve).__name__)
+        return f"BlackBox({name}, {self.part_shape})"
+
+    def argmax(self, scores: Tensor, lengths: Tensor | None = None) -> Float[Tensor, "..."]:
+        """What the function returns for each row, checked. See `Structure.argmax`.
+
+        Raises:
+            InputError: Also when the function returns another shape or something else than 0 and 1.
+        """
+        self._check("argmax", scores, lengths)
+        return _Call.apply(scores, self, is_strict())
+
+    def _solve_rows(self, rows: Tensor) -> Tensor:
+        """Calls the function on ``[rows, *shape]``; the same shape, dtype and device come back."""
+        given = rows.clone() if self.backend == "torch" else np.array(rows.cpu().numpy())
+        results = [self.solve(given)] if self.batched else [self.solve(row) for row in given]
+        expected = tuple(rows.shape if self.batched else self.part_shape)
+        tensors = [torch.as_tensor(result) for result in results]
+        for tensor in tensors:
+            if tuple(tensor.shape) != expected:
+                hint = "if it takes one instance at a time, say batched=False"
+                raise InputError(
+                    f"{self!r}: the function must return the shape {expected}, "
+                    f"got {tuple(tensor.shape)}{f'; {hint}' if self.batched else ''}."
+                )
+        z = tensors[0] if self.batched else torch.stack(tensors)
+        return z.detach().to(dtype=rows.dtype, device=rows.device)
+
+
+# A function cannot be an argument of a library op, so this carries the vmap rule instead.
+class _Call(torch.autograd.Function):
+    @staticmethod
+    def forward(scores: Tensor, structure: BlackBox, strict: bool) -> Tensor:
+        lead = scores.shape[: scores.dim() - len(structure.part_shape)]
+        rows = scores.detach().reshape(math.prod(lead), *structure.part_shape)
+        if rows.shape[0] == 0:
+            return torch.empty_like(scores)
+        flat = rows.reshape(len(rows), -1)
+        usable = (flat < torch.inf).all(-1)
+        each = usable.view(-1, *[1] * len(structure.part_shape))
+        if is_capturing(
+            rows
+        ):  # nothing may be read on the host: the function gets all rows, zeros for the unusable
+            z = structure._solve_rows(torch.where(each, rows, 0.0))
+            return torch.where(each, z, torch.nan).view(scores.shape)
+        codes = torch.where(usable, OK, NOT_FINITE)
+        if strict:
+            raise_bad_rows(codes.view(lead), f"{structure!r}.argmax")
+        z = torch.full_like(rows, torch.nan)
+        if usable.any():
+            z[usable] = structure._solve_rows(rows[usable])
+        flat = z.reshape(len(rows), -1)
+        unanswered = usable & flat.isnan().any(-1)
+        wrong = usable & ~unanswered & ~((flat == 0) | (flat == 1)).all(-1)
+        if wrong.any():
+            row = int(wrong.nonzero()[0])
+            raise InputError(
+                f"{structure!r}: the function must return 0 and 1 only, row {row} of its result "
+                "holds other values."
+            )
+        if strict:
+            raise_bad_rows(
+                torch.where(unanswered, NO_MEMBER, OK).view(lead), f"{structure!r}.argmax"
+            )
+        return torch.where(unanswered.view_as(each), torch.nan, z).view(scores.shape)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output) -> None:
+        ctx.mark_non_differentiable(output)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return None, None, None
+
+    @staticmethod
+    def vmap(info, in_dims, scores, structure, strict):
+        return _Call.apply(scores.movedim(in_dims[0], 0), structure, False), 0

@@ -1,0 +1,64 @@
+"""One of K classes."""
+
+import math
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from nestruct.structures.base import GibbsStructure, SizedStructure, check_count
+from nestruct.structures.solvers import solve
+
+
+class Categorical(SizedStructure, GibbsStructure):
+    """One of ``num_classes`` classes, one-hot; ``scores [..., num_classes]`` are logits.
+
+    Perturb-and-MAP with Gumbel noise is exactly its Gibbs law (the paper's appendix C), which for
+    no other structure here is the case.
+
+    Example:
+        >>> import torch, nestruct
+        >>> nestruct.Categorical(3).argmax(torch.tensor([0.1, 0.7, 0.2]))
+        tensor([0., 1., 0.])
+    """
+
+    part_axes = 1
+
+    def __init__(self, num_classes: int) -> None:
+        self.num_classes = check_count("Categorical", "num_classes", num_classes, 1)
+        self.part_shape = (num_classes,)
+
+    def __repr__(self) -> str:
+        return f"Categorical({self.num_classes})"
+
+    def argmax(
+        self, scores: Tensor, lengths: Tensor | None = None
+    ) -> Float[Tensor, "*batch classes"]:
+        """The best class, one-hot. See `Structure.argmax`."""
+        self._check("argmax", scores, lengths)
+        return solve(scores, None, "top_k", 1, f"{self!r}.argmax")
+
+    def log_count(self, lengths: Tensor | None = None) -> Float[Tensor, ""]:
+        """``log K``."""
+        return torch.tensor(math.log(self.num_classes), dtype=torch.float64)
+
+    def enumerate(self, size: int | None = None) -> Float[Tensor, "members classes"]:
+        """Every class, in order."""
+        self._check_size(size)
+        return torch.eye(self.num_classes)
+
+    def contains(self, z: Tensor, lengths: Tensor | None = None) -> Bool[Tensor, "*batch"]:
+        """Whether each ``z`` is one-hot."""
+        return self._check_members(z, lengths) & (z.sum(-1) == 1)
+
+    def _log_partition(self, scores: Tensor, lengths: Tensor | None) -> Tensor:
+        return scores.logsumexp(-1)
+
+    def sample(
+        self, scores: Tensor, generator: torch.Generator, lengths: Tensor | None = None
+    ) -> Float[Tensor, "*batch classes"]:
+        """One exact draw per row from ``softmax(scores)``."""
+        self._check("sample", scores, lengths)
+        self._log_z("sample", scores, lengths)
+        noise = torch.empty_like(scores).exponential_(generator=generator)
+        return solve(scores.detach() - noise.log(), None, "top_k", 1, f"{self!r}.sample")

@@ -1,0 +1,70 @@
+"""Exactly k of n items."""
+
+import itertools
+import math
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from nestruct.structures.base import GibbsStructure, SizedStructure, check_count, check_enumerable
+from nestruct.structures.relaxations import elementary_symmetric
+from nestruct.structures.solvers import solve
+
+
+class KSubset(SizedStructure, GibbsStructure):
+    """Exactly ``k`` of ``num_items`` items; ``scores [..., num_items]``.
+
+    Example:
+        >>> import torch, nestruct
+        >>> nestruct.KSubset(4, 2).argmax(torch.tensor([0.1, 0.7, 0.2, 0.5]))
+        tensor([0., 1., 0., 1.])
+    """
+
+    part_axes = 1
+
+    def __init__(self, num_items: int, k: int) -> None:
+        self.num_items = check_count("KSubset", "num_items", num_items, 1)
+        self.k = check_count("KSubset", "k", k, 0, num_items)
+        self.part_shape = (num_items,)
+
+    def __repr__(self) -> str:
+        return f"KSubset({self.num_items}, {self.k})"
+
+    def argmax(
+        self, scores: Tensor, lengths: Tensor | None = None
+    ) -> Float[Tensor, "*batch items"]:
+        """The k best items. See `Structure.argmax`."""
+        self._check("argmax", scores, lengths)
+        return solve(scores, None, "top_k", self.k, f"{self!r}.argmax")
+
+    def log_count(self, lengths: Tensor | None = None) -> Float[Tensor, ""]:
+        """``log C(n, k)``."""
+        return torch.tensor(math.log(math.comb(self.num_items, self.k)), dtype=torch.float64)
+
+    def enumerate(self, size: int | None = None) -> Float[Tensor, "members items"]:
+        """Every subset, in lexicographic order."""
+        self._check_size(size)
+        check_enumerable(repr(self), float(self.log_count()))
+        subsets = torch.tensor(
+            list(itertools.combinations(range(self.num_items), self.k)), dtype=torch.long
+        )
+        return torch.zeros(len(subsets), self.num_items).scatter_(1, subsets, 1.0)
+
+    def contains(self, z: Tensor, lengths: Tensor | None = None) -> Bool[Tensor, "*batch"]:
+        """Whether each ``z`` marks exactly k items."""
+        return self._check_members(z, lengths) & (z.sum(-1) == self.k)
+
+    def _log_partition(self, scores: Tensor, lengths: Tensor | None) -> Tensor:
+        return elementary_symmetric.log_subsets(scores, self.k)
+
+    def sample(
+        self, scores: Tensor, generator: torch.Generator, lengths: Tensor | None = None
+    ) -> Float[Tensor, "*batch items"]:
+        """One exact draw per row from the Gibbs law (perturb-and-MAP is Plackett-Luce instead)."""
+        self._check("sample", scores, lengths)
+        failed = self._log_z("sample", scores, lengths).isnan()
+        z = elementary_symmetric.sample_subsets(
+            self._safe_scores(scores.detach(), None), self.k, generator
+        )
+        return torch.where(failed[..., None], torch.nan, z)

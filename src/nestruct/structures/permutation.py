@@ -1,0 +1,54 @@
+"""Permutations, as matrices."""
+
+import itertools
+import math
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from nestruct.structures.base import SizedStructure, check_count, check_enumerable
+from nestruct.structures.solvers import solve
+
+
+class Permutation(SizedStructure):
+    """A permutation of ``size`` items; ``scores [..., n, n]``, row i takes column j.
+
+    Its Gibbs law is not tractable (the partition function is a permanent).
+
+    Example:
+        >>> import torch, nestruct
+        >>> nestruct.Permutation(2).argmax(torch.tensor([[3.0, 2.0], [2.0, 0.0]]))
+        tensor([[0., 1.],
+                [1., 0.]])
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = check_count("Permutation", "size", size, 1)
+        self.part_shape = (size, size)
+
+    def __repr__(self) -> str:
+        return f"Permutation({self.size})"
+
+    def argmax(
+        self, scores: Tensor, lengths: Tensor | None = None
+    ) -> Float[Tensor, "*batch items items"]:
+        """The best assignment of columns to rows. See `Structure.argmax`."""
+        self._check("argmax", scores, lengths)
+        return solve(scores, None, "jonker_volgenant", 0, f"{self!r}.argmax")
+
+    def log_count(self, lengths: Tensor | None = None) -> Float[Tensor, ""]:
+        """``log n!``."""
+        return torch.tensor(math.lgamma(self.size + 1), dtype=torch.float64)
+
+    def enumerate(self, size: int | None = None) -> Float[Tensor, "members items items"]:
+        """Every permutation, in lexicographic order."""
+        self._check_size(size)
+        check_enumerable(repr(self), float(self.log_count()))
+        columns = torch.tensor(list(itertools.permutations(range(self.size))))
+        return torch.nn.functional.one_hot(columns, self.size).to(torch.get_default_dtype())
+
+    def contains(self, z: Tensor, lengths: Tensor | None = None) -> Bool[Tensor, "*batch"]:
+        """Whether each ``z`` has exactly one 1 in every row and column."""
+        binary = self._check_members(z, lengths)
+        return binary & (z.sum(-1) == 1).all(-1) & (z.sum(-2) == 1).all(-1)

@@ -1,0 +1,57 @@
+"""Dependency trees without crossing arcs."""
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from nestruct.structures.dependency_tree import DependencyTree
+from nestruct.structures.relaxations import soft_eisner
+
+
+class ProjectiveTree(DependencyTree):
+    """Dependency trees whose arcs, the root's included, do not cross when drawn above the words.
+
+    Args:
+        single_root: Whether exactly one word hangs from the root (Universal Dependencies), or any
+            number.
+
+    Example:
+        >>> import torch, nestruct
+        >>> scores = torch.tensor([[0.0, 1.0, 5.0], [0.0, 0.0, 1.0], [0.0, 4.0, 0.0]])
+        >>> nestruct.ProjectiveTree().argmax(scores)  # root -> word 2 -> word 1
+        tensor([[0., 0., 1.],
+                [0., 0., 0.],
+                [0., 1., 0.]])
+    """
+
+    _solver = "eisner"
+
+    def _log_count(self, lengths: Tensor) -> Tensor:
+        if self.single_root:  # C(3n - 2, n - 1) / n
+            return _log_binomial(3 * lengths - 2, lengths - 1) - lengths.log()
+        return _log_binomial(3 * lengths, lengths) - (2 * lengths + 1).log()
+
+    def _legal_heads(
+        self, heads: Int[Tensor, "*batch tokens"], lengths: Int[Tensor, "*batch"]
+    ) -> Tensor:
+        node = torch.arange(heads.shape[-1], device=heads.device)
+        words = (node > 0) & (node <= lengths[..., None])
+        low = torch.where(
+            words, torch.minimum(heads, node), 0
+        )  # the root and padding get the empty arc (0, 0)
+        high = torch.where(words, torch.maximum(heads, node), 0)
+        low_a, high_a, low_b, high_b = (
+            low[..., None],
+            high[..., None],
+            low[..., None, :],
+            high[..., None, :],
+        )
+        crossing = (low_a < low_b) & (low_b < high_a) & (high_a < high_b)
+        return super()._legal_heads(heads, lengths) & ~crossing.flatten(-2).any(-1)
+
+    def _log_partition(self, scores: Tensor, lengths: Tensor | None) -> Tensor:
+        return soft_eisner.log_projective_trees(scores, lengths, single_root=self.single_root)
+
+
+def _log_binomial(n: Tensor, k: Tensor) -> Tensor:
+    return torch.lgamma(n + 1) - torch.lgamma(k + 1) - torch.lgamma(n - k + 1)

@@ -1,0 +1,35 @@
+"""The structures nestruct ships, by name.
+
+A new structure is one file and one line here; the contract tests then cover it.
+"""
+
+from typing import Any, NamedTuple
+
+from nestruct.structures.base import Structure
+from nestruct.structures.categorical import Categorical
+from nestruct.structures.k_subset import KSubset
+from nestruct.structures.non_projective_tree import NonProjectiveTree
+from nestruct.structures.permutation import Permutation
+from nestruct.structures.projective_tree import ProjectiveTree
+from nestruct.structures.spanning_tree import SpanningTree
+
+
+class Entry(NamedTuple):
+    """A structure's class, and options of instances small enough to list, for tests."""
+
+    structure: type[Structure]
+    small: tuple[dict[str, Any], ...]
+
+
+ROOT_RULES = ({"single_root": True}, {"single_root": False})
+
+STRUCTURES = {
+    "categorical": Entry(Categorical, ({"num_classes": 1}, {"num_classes": 5})),
+    "k_subset": Entry(
+        KSubset, tuple({"num_items": n, "k": k} for n, k in [(1, 1), (4, 0), (5, 2), (4, 4)])
+    ),
+    "spanning_tree": Entry(SpanningTree, tuple({"num_nodes": n} for n in (1, 2, 3, 4, 5))),
+    "projective_tree": Entry(ProjectiveTree, ROOT_RULES),
+    "non_projective_tree": Entry(NonProjectiveTree, ROOT_RULES),
+    "permutation": Entry(Permutation, tuple({"size": n} for n in (1, 2, 4))),
+}

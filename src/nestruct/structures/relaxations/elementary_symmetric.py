@@ -1,0 +1,47 @@
+"""Sums over k-subsets: elementary symmetric polynomials in the log domain, O(nk).
+
+``E[i, j]``, the sum over j-subsets of the first i items, is ``E[i-1, j] + exp(score_i) E[i-1,
+j-1]``: only additions of positive numbers, so it is accurate at any score scale.
+"""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from nestruct.structures.relaxations import log_domain
+from nestruct.structures.relaxations.log_domain import FORBIDDEN
+
+
+def log_subsets(scores: Float[Tensor, "*batch items"], k: int) -> Float[Tensor, "*batch"]:
+    """Log of the sum over all k-subsets of the exponentiated sum of their scores."""
+    return _tables(scores, k)[-1][..., k]
+
+
+def sample_subsets(
+    scores: Float[Tensor, "*batch items"], k: int, generator: torch.Generator
+) -> Float[Tensor, "*batch items"]:
+    """One exact draw per row: item by item, given how many are still due."""
+    tables = _tables(scores, k)
+    due = torch.full(scores.shape[:-1], k, device=scores.device)
+    uniform = torch.empty_like(scores).uniform_(generator=generator)
+    taken = []
+    for item in range(scores.shape[-1] - 1, -1, -1):
+        due_now = due[..., None]
+        without = tables[item].gather(-1, due_now)
+        with_item = tables[item].gather(-1, (due_now - 1).clamp(min=0)) + scores[..., item, None]
+        take = (uniform[..., item, None] < torch.sigmoid(with_item - without)) & (due_now > 0)
+        taken.append(take)
+        due = due - take[..., 0].long()
+    return torch.cat(taken[::-1], -1).to(scores.dtype)
+
+
+def _tables(scores: Float[Tensor, "*batch items"], k: int) -> list[Float[Tensor, "*batch orders"]]:
+    """``tables[i][..., j]``: log of the sum over j-subsets of the first i items, j = 0..k."""
+    lead = scores.shape[:-1]
+    table = torch.cat([scores.new_zeros(*lead, 1), scores.new_full((*lead, k), FORBIDDEN)], -1)
+    tables = [table]
+    for item in range(scores.shape[-1]):
+        grown = table[..., :-1] + scores[..., item, None]
+        table = torch.cat([table[..., :1], log_domain.add(table[..., 1:], grown)], -1)
+        tables.append(table)
+    return tables

@@ -1,0 +1,37 @@
+"""Set-up of the test run: shape types checked by beartype, reproducible hypothesis draws."""
+
+import pkgutil
+from pathlib import Path
+
+import hypothesis
+import jaxtyping
+import pytest
+
+SOURCE = Path(__file__).parent.parent / "src" / "nestruct"
+# Kernels are compiled by numba and ops are described by their annotations: neither can be wrapped.
+UNCHECKED = ("nestruct.structures.solvers", "nestruct.structures.rows")
+
+
+def _checked_modules() -> list[str]:
+    names = [module.name for module in pkgutil.walk_packages([str(SOURCE)], "nestruct.")]
+    packages = [
+        module.name for module in pkgutil.walk_packages([str(SOURCE)], "nestruct.") if module.ispkg
+    ]
+    return [name for name in names if name not in packages and not name.startswith(UNCHECKED)]
+
+
+jaxtyping.install_import_hook(_checked_modules(), "beartype.beartype")
+
+hypothesis.settings.register_profile(
+    "nestruct", derandomize=True, deadline=None, max_examples=60, database=None
+)
+hypothesis.settings.load_profile("nestruct")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    import torch
+
+    if not torch.cuda.is_available():
+        for item in items:
+            if item.get_closest_marker("cuda"):
+                item.add_marker(pytest.mark.skip(reason="no CUDA device"))

@@ -1,0 +1,304 @@
+"""What every registered structure must do, against the list of all its members."""
+
+import itertools
+
+import pytest
+import torch
+from cases import CASES, TREE_CASES, Case, total_of, totals
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+import nestruct
+from nestruct import InputError
+
+DTYPES = [torch.float32, torch.float64]
+# Few distinct values make ties; -inf forbids.
+SCORE = st.one_of(
+    st.sampled_from([-2.0, 0.0, 0.0, 1.0, 1.5, -torch.inf]),
+    st.floats(-100, 100, width=32),
+)
+
+
+def by_name(case: Case) -> str:
+    return repr(case)
+
+
+each_case = pytest.mark.parametrize("case", CASES, ids=by_name)
+each_tree = pytest.mark.parametrize("case", TREE_CASES, ids=by_name)
+each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
+
+
+def gaussian(
+    case: Case, *lead: int, dtype: torch.dtype = torch.float64, seed: int = 0
+) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*lead, *case.shape, dtype=dtype, generator=generator)
+
+
+@each_case
+def test_members_are_distinct_legal_and_counted(case):
+    members = case.members()
+    assert case.structure.contains(members).all()
+    assert len({tuple(member) for member in members.flatten(1).tolist()}) == len(members)
+    log_count = case.structure.log_count(case.size) if case.is_tree else case.structure.log_count()
+    assert log_count.exp().item() == pytest.approx(len(members))
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.num_parts <= 16], ids=by_name)
+def test_contains_rejects_every_other_binary_array(case):
+    codes = torch.arange(2**case.num_parts)
+    arrays = (codes[:, None] >> torch.arange(case.num_parts)) & 1
+    accepted = case.structure.contains(arrays.reshape(len(codes), *case.shape))
+    assert accepted.sum() == len(case.members())
+
+
+@each_case
+@pytest.mark.parametrize("value", [0.5, 2.0, -1.0, torch.nan, torch.inf])
+def test_contains_rejects_other_values(case, value):
+    members = case.members()[:1].repeat(case.num_parts, *[1] * len(case.shape))
+    flat = members.flatten(1)
+    flat.fill_diagonal_(value)  # one part of each copy
+    assert not case.structure.contains(flat.view_as(members)).any()
+
+
+@each_tree
+def test_contains_rejects_parts_outside_lengths(case):
+    structure, size = case.structure, case.size
+    z = torch.nn.functional.pad(case.members()[0], (0, 1, 0, 1))
+    lengths = torch.tensor(size)
+    assert structure.contains(z, lengths)
+    for h, m in itertools.product(range(size + 2), repeat=2):
+        if h == size + 1 or m == size + 1:
+            wrong = z.clone()
+            wrong[h, m] = 1
+            assert not structure.contains(wrong, lengths)
+    assert not structure.contains(z)  # without lengths the padding is a word without a head
+
+
+@each_dtype
+@each_case
+@given(data=st.data())
+def test_argmax_is_the_best_member_or_names_the_row(case, dtype, data):
+    scores = torch.from_numpy(data.draw(hnp.arrays("float64", (3, *case.shape), elements=SCORE)))
+    lengths, lists = None, [case.members()] * 3
+    if case.is_tree:
+        lengths = torch.tensor(
+            data.draw(st.lists(st.integers(0, case.size), min_size=3, max_size=3))
+        )
+        lists = [case.members(length) for length in lengths.tolist()]
+        junk = data.draw(st.sampled_from([torch.nan, torch.inf, -torch.inf, 1e30]))
+        for row, length in enumerate(lengths.tolist()):
+            scores[row, length + 1 :], scores[row, :, length + 1 :] = junk, junk
+        scores[:, :, 0] = junk
+        scores.diagonal(0, 1, 2).fill_(junk)
+    scores = scores.to(dtype)
+    best = torch.stack(
+        [totals(members, row).max() for members, row in zip(lists, scores, strict=True)]
+    )
+    impossible = (best == -torch.inf).nonzero().flatten().tolist()
+    if impossible:
+        with pytest.raises(InputError, match=f"row {impossible[0]} leaves no legal member"):
+            case.structure.argmax(scores, lengths)
+        with nestruct.nan_rows():
+            z = case.structure.argmax(scores, lengths)
+    else:
+        z = case.structure.argmax(scores, lengths)
+    assert z.dtype == dtype
+    assert z.shape == scores.shape
+    possible = best > -torch.inf
+    assert torch.equal(case.structure.contains(z, lengths), possible)
+    assert z[~possible].isnan().all()
+    found = total_of(z, scores, len(case.shape))
+    torch.testing.assert_close(found[possible], best[possible])
+
+
+@each_case
+def test_leading_axes_and_layout_do_not_matter(case):
+    structure = case.structure
+    scores = gaussian(case, 2, 3)
+    before = scores.clone()
+    z = structure.argmax(scores)
+    assert torch.equal(scores, before)
+    for i, j in itertools.product(range(2), range(3)):
+        assert torch.equal(structure.argmax(scores[i, j]), z[i, j])
+    strided = scores.transpose(0, -1).contiguous().transpose(0, -1)
+    assert not case.shape[-1] > 1 or not strided.is_contiguous()
+    assert torch.equal(structure.argmax(strided), z)
+    assert torch.equal(
+        structure.argmax(scores.expand(4, 2, 3, *case.shape)), z.expand(4, 2, 3, *case.shape)
+    )
+    for lead in [(0,), (0, 3), (2, 0)]:
+        assert structure.argmax(gaussian(case, *lead)).shape == (*lead, *case.shape)
+        assert structure.contains(gaussian(case, *lead)).shape == lead
+
+
+@each_case
+def test_argmax_is_not_differentiable(case):
+    scores = gaussian(case, 3).requires_grad_()
+    z = case.structure.argmax(scores)
+    assert not z.requires_grad
+    assert torch.equal(torch.autograd.grad((z * scores).sum(), scores)[0], z)
+    assert torch.equal(
+        torch.func.grad(lambda s: (case.structure.argmax(s) * s).sum())(scores.detach()), z
+    )
+
+
+@each_case
+def test_vmapped_equals_flat_equals_looped(case):
+    argmax = case.structure.argmax
+    scores = gaussian(case, 6, 4)
+    flat = argmax(scores)
+    looped = torch.stack([argmax(row) for row in scores])
+    assert torch.equal(flat, looped)
+    vmap = torch.func.vmap
+    assert torch.equal(vmap(argmax)(scores), flat)
+    assert torch.equal(vmap(vmap(argmax))(scores), flat)
+    assert torch.equal(vmap(argmax, chunk_size=4)(scores), flat)
+    assert torch.equal(vmap(argmax, in_dims=1, out_dims=1)(scores), flat)
+    assert torch.equal(vmap(argmax, in_dims=-1)(scores.movedim(0, -1)), flat)
+    encoded = vmap(lambda scale: argmax(scale * scores))(
+        torch.tensor([1.0, -1.0], dtype=torch.float64)
+    )
+    assert torch.equal(encoded[0], flat)
+    assert torch.equal(encoded[1], argmax(-scores))
+    with torch.enable_grad():
+        assert not vmap(argmax)(scores.clone().requires_grad_()).requires_grad
+
+
+@each_tree
+def test_vmap_over_lengths(case):
+    argmax = case.structure.argmax
+    scores, lengths = gaussian(case, 3, 5), torch.arange(15).view(3, 5) % (case.size + 1)
+    flat = argmax(scores, lengths)
+    vmap = torch.func.vmap
+    assert torch.equal(vmap(argmax)(scores, lengths), flat)
+    assert torch.equal(vmap(vmap(argmax))(scores, lengths), flat)
+    assert torch.equal(
+        vmap(argmax, in_dims=(0, None))(scores, lengths[0]), argmax(scores, lengths[0])
+    )
+    expected = torch.stack([argmax(scores[0], row) for row in lengths])
+    assert torch.equal(vmap(argmax, in_dims=(None, 0))(scores[0], lengths), expected)
+    assert torch.equal(argmax(scores, lengths.int()), flat)
+
+
+@each_tree
+def test_padding_never_changes_a_result(case):
+    structure, size = case.structure, case.size
+    scores = gaussian(case, 4)
+    for junk in (torch.nan, torch.inf, -torch.inf, 1e38):
+        padded = torch.full((4, size + 3, size + 3), junk, dtype=scores.dtype)
+        padded[:, : size + 1, : size + 1] = scores
+        lengths = torch.full((4,), size)
+        z = structure.argmax(padded, lengths)
+        assert torch.equal(z[:, : size + 1, : size + 1], structure.argmax(scores))
+        assert z.sum() == 4 * size
+        torch.testing.assert_close(
+            structure.log_partition(padded, lengths), structure.log_partition(scores)
+        )
+        torch.testing.assert_close(structure.entropy(padded, lengths), structure.entropy(scores))
+        marginals = structure.marginals(padded, lengths)
+        torch.testing.assert_close(
+            marginals[:, : size + 1, : size + 1], structure.marginals(scores)
+        )
+        torch.testing.assert_close(
+            marginals.sum((1, 2)), torch.full((4,), float(size), dtype=scores.dtype)
+        )
+
+
+def counted_part(case: Case) -> tuple[int, ...]:
+    return (0, 1) if case.is_tree else (0,) * len(case.shape)
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.members().any()], ids=by_name)
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_a_bad_score_is_named_or_becomes_nan(case, value):
+    structure = case.structure
+    scores = gaussian(case, 2, 3)
+    clean = structure.argmax(scores)
+    scores[(1, 2, *counted_part(case))] = value
+    with pytest.raises(InputError, match=r"argmax: scores row \(1, 2\) holds NaN or \+inf"):
+        structure.argmax(scores)
+    with pytest.raises(InputError, match=r"argmax: scores row 2 holds NaN or \+inf"):
+        structure.argmax(scores[1])
+    with pytest.raises(InputError, match=r"argmax: scores holds NaN or \+inf"):
+        structure.argmax(scores[1, 2])
+    with nestruct.nan_rows():
+        lenient = structure.argmax(scores)
+    for z in (lenient, torch.func.vmap(structure.argmax)(scores)):
+        assert z[1, 2].isnan().all()
+        z[1, 2] = clean[1, 2]
+        assert torch.equal(z, clean)
+
+
+@each_case
+def test_mistakes_are_refused_in_a_sentence(case):
+    structure = case.structure
+    scores = gaussian(case, 2)
+    with pytest.raises(InputError, match="float32 or float64"):
+        structure.argmax(scores.long())
+    with pytest.raises(InputError, match="float32 or float64"):
+        structure.argmax(scores.half())
+    with pytest.raises(InputError, match="scores must end in"):
+        structure.argmax(torch.zeros(2, 2, 97))
+    with pytest.raises(InputError, match="scores must end in"):
+        structure.argmax(torch.zeros(()))
+    if case.is_tree:
+        with pytest.raises(InputError, match=r"lengths of shape \(3,\) do not fit"):
+            structure.argmax(scores, torch.tensor([1, 1, 1]))
+        with pytest.raises(InputError, match="lengths must be whole numbers"):
+            structure.argmax(scores, torch.tensor([1.0, 1.0]))
+        for method in (
+            structure.argmax,
+            structure.contains,
+            structure.log_partition,
+            structure.entropy,
+        ):
+            for wrong in (-1, case.size + 1):
+                with pytest.raises(InputError, match="row 1 has a length that does not fit"):
+                    method(scores, torch.tensor([1, wrong]))
+        with pytest.raises(InputError, match="pass size"):
+            structure.enumerate()
+        with pytest.raises(InputError, match="pass lengths"):
+            structure.log_count()
+        with pytest.raises(InputError, match="size must be a whole number from 0 to 8"):
+            structure.enumerate(30)
+    else:
+        with pytest.raises(InputError, match="lengths are for dependency trees"):
+            structure.argmax(scores, torch.tensor([1, 1]))
+        with pytest.raises(InputError, match="leave it out"):
+            structure.enumerate(3)
+
+
+@pytest.mark.parametrize(
+    ("structure", "options"),
+    [
+        (nestruct.Categorical, {"num_classes": 0}),
+        (nestruct.KSubset, {"num_items": 3, "k": 4}),
+        (nestruct.KSubset, {"num_items": 3, "k": -1}),
+        (nestruct.KSubset, {"num_items": 3, "k": True}),
+        (nestruct.SpanningTree, {"num_nodes": 0}),
+        (nestruct.SpanningTree, {"num_nodes": 2.5}),
+        (nestruct.Permutation, {"size": 0}),
+    ],
+)
+def test_impossible_sizes_are_refused(structure, options):
+    with pytest.raises(InputError, match="must be a whole number"):
+        structure(**options)
+
+
+def test_large_spaces_are_counted_but_not_listed():
+    assert nestruct.SpanningTree(10).log_count().exp().item() == pytest.approx(10**8)
+    for large in (nestruct.SpanningTree(10), nestruct.KSubset(45, 9), nestruct.Permutation(12)):
+        with pytest.raises(InputError, match="too many to list"):
+            large.enumerate()
+
+
+def test_a_subclass_needs_only_argmax():
+    class Signs(nestruct.Structure):
+        def argmax(self, scores, lengths=None):
+            return (scores > 0).to(scores.dtype)
+
+    assert torch.equal(Signs().argmax(torch.tensor([1.0, -1.0])), torch.tensor([1.0, 0.0]))
+    with pytest.raises(TypeError):
+        nestruct.Structure()  # type: ignore[abstract]
