@@ -16,7 +16,7 @@ from nestruct.structures.rows import (
     NOT_FINITE,
     OK,
     is_capturing,
-    is_strict,
+    may_raise,
     raise_bad_rows,
 )
 
@@ -72,7 +72,7 @@ class BlackBox(SizedStructure):
             InputError: Also when the function returns another shape or something else than 0 and 1.
         """
         self._check("argmax", scores, lengths)
-        return _Call.apply(scores, self, is_strict())
+        return _Call.apply(scores, self, True)
 
     def _solve_rows(self, rows: Tensor) -> Tensor:
         """Calls the function on ``[rows, *shape]``; the same shape, dtype and device come back."""
@@ -108,7 +108,7 @@ class _Call(torch.autograd.Function):
             z = structure._solve_rows(torch.where(each, rows, 0.0))
             return torch.where(each, z, torch.nan).view(scores.shape)
         codes = torch.where(usable, OK, NOT_FINITE)
-        if strict:
+        if strict and may_raise(rows):
             raise_bad_rows(codes.view(lead), f"{structure!r}.argmax")
         z = torch.full_like(rows, torch.nan)
         if usable.any():
@@ -122,7 +122,7 @@ class _Call(torch.autograd.Function):
                 f"{structure!r}: the function must return 0 and 1 only, row {row} of its result "
                 "holds other values."
             )
-        if strict:
+        if strict and may_raise(rows):
             raise_bad_rows(
                 torch.where(unanswered, NO_MEMBER, OK).view(lead), f"{structure!r}.argmax"
             )

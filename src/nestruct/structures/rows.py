@@ -45,14 +45,14 @@ def nan_rows() -> Iterator[None]:
         _strict.reset(token)
 
 
-def is_strict() -> bool:
-    """Whether a bad row raises here (False within `nan_rows`)."""
-    return _strict.get()
-
-
 def is_capturing(tensor: Tensor) -> bool:
     """Whether a CUDA graph is being captured, where nothing may read a tensor on the host."""
     return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
+
+
+def may_raise(tensor: Tensor) -> bool:
+    """Whether a bad row raises here: neither in a capture nor within `nan_rows`."""
+    return _strict.get() and not is_capturing(tensor)
 
 
 def raise_bad_rows(codes: Tensor, owner: str) -> None:
@@ -68,12 +68,12 @@ def raise_bad_rows(codes: Tensor, owner: str) -> None:
 
 def check_rows(codes: Tensor, owner: str) -> Tensor:
     """Raises for bad rows where that is allowed; returns the codes."""
-    return _check_rows(codes, owner, is_strict())
+    return _check_rows(codes, owner, True)
 
 
 @torch.library.custom_op("nestruct::check_rows", mutates_args=())
 def _check_rows(codes: Tensor, owner: str, strict: bool) -> Tensor:
-    if strict and not is_capturing(codes):
+    if strict and may_raise(codes):
         raise_bad_rows(codes, owner)
     return codes.clone()
 

@@ -11,7 +11,7 @@ FORBIDDEN = -1e30
 def add(first: Float[Tensor, "*shape"], second: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     """``log(exp(first) + exp(second))``, twice differentiable.
 
-    logsumexp of a stack rather than `torch.logaddexp`, whose second derivative is NaN when the two
-    differ by more than 88 in float32 (infinity times zero).
+    Not `torch.logaddexp`, whose second derivative is NaN when the two differ by more than 88 in
+    float32 (infinity times zero).
     """
     return torch.stack([first, second]).logsumexp(0)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from nestruct.errors import InputError
-from nestruct.structures.rows import OK, is_capturing, is_strict, raise_bad_rows
+from nestruct.structures.rows import OK, is_capturing, may_raise, raise_bad_rows
 from nestruct.structures.solvers.edmonds import edmonds_kernel
 from nestruct.structures.solvers.eisner import eisner_batched, eisner_kernel
 from nestruct.structures.solvers.jit import run_rows
@@ -51,7 +51,7 @@ def solve(scores: Tensor, lengths: Tensor | None, solver: str, option: int, owne
             is single.
         owner: Whose call this is, for error messages.
     """
-    return _solve(scores.detach(), lengths, solver, option, owner, is_strict())
+    return _solve(scores.detach(), lengths, solver, option, owner, True)
 
 
 # Optional rather than `| None`: the schema of a custom op is read from these annotations.
@@ -82,7 +82,7 @@ def _solve(
             )
         z, codes = _solve_on_cpu(entry.kernel, rows.cpu(), lengths, option)
         z = z.to(rows.device)
-    if strict and not is_capturing(rows):
+    if strict and may_raise(rows):
         raise_bad_rows(codes.view(lead), owner)
     return z.view(scores.shape)
 

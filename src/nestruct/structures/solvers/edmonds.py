@@ -159,7 +159,7 @@ def edmonds_plain(scores: np.ndarray, length: int, single_root: bool) -> np.ndar
     arcs = {(h, m): float(scores[h, m]) for h in range(size) for m in range(1, size) if h != m}
     arcs = {arc: score for arc, score in arcs.items() if score > -np.inf}
     trees = []
-    for root in range(1, size) if single_root else [None]:
+    for root in range(1, size) if single_root and length else [None]:
         allowed = {(h, m): s for (h, m), s in arcs.items() if root is None or h > 0 or m == root}
         try:
             trees.append(_best_heads(set(range(1, size)), allowed))

@@ -97,7 +97,9 @@ def prim_plain(scores: np.ndarray, num_nodes: int) -> np.ndarray:
     tree = {0}
     while len(tree) < num_nodes:
         leaving = [pair for pair in edges if len(tree & set(pair)) == 1]
-        best = max((p for p in leaving if scores[edges[p]] > -np.inf), key=lambda p: scores[edges[p]])
+        best = max(
+            (p for p in leaving if scores[edges[p]] > -np.inf), key=lambda p: scores[edges[p]]
+        )
         z[edges[best]] = 1
         tree |= set(best)
     return z

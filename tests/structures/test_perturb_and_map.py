@@ -1,0 +1,120 @@
+"""The exact law of perturb-and-MAP, against simulation and against the sum over orders."""
+
+import itertools
+
+import pytest
+import torch
+
+import nestruct
+from nestruct import InputError
+
+STRUCTURES = [
+    nestruct.Categorical(6),
+    nestruct.KSubset(5, 2),
+    nestruct.KSubset(4, 0),
+    nestruct.SpanningTree(4),
+    nestruct.SpanningTree(1),
+]
+each_structure = pytest.mark.parametrize("structure", STRUCTURES, ids=repr)
+
+
+def gaussian(structure, *lead: int, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*lead, *structure.part_shape, dtype=torch.float64, generator=generator)
+
+
+def gumbel(shape, seed: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return -torch.empty(shape, dtype=torch.float64).exponential_(generator=generator).log()
+
+
+@each_structure
+def test_agrees_with_simulation(structure):
+    scores = gaussian(structure)
+    draws = structure.argmax(scores + gumbel((200_000, *structure.part_shape), seed=1))
+    members = structure.enumerate().double()
+    marked = members.sum(-1)
+    frequencies = (draws @ members.T == marked).double().mean(0)
+    law = nestruct.perturb_and_map_law(structure, scores)
+    error = (law * (1 - law) / 200_000).sqrt()
+    assert ((frequencies - law).abs() <= 4 * error + 1e-12).all()
+
+
+def test_gumbel_max_frequencies_equal_softmax_for_categorical():
+    """Appendix C of the paper; for the other structures the two laws differ."""
+    structure = nestruct.Categorical(6)
+    scores = gaussian(structure)
+    draws = structure.argmax(scores + gumbel((200_000, 6), seed=2))
+    chances = scores.softmax(-1)
+    error = (chances * (1 - chances) / 200_000).sqrt()
+    assert ((draws.mean(0) - chances).abs() < 4 * error).all()
+    torch.testing.assert_close(nestruct.perturb_and_map_law(structure, scores), chances)
+
+
+@pytest.mark.parametrize("structure", [nestruct.KSubset(5, 2), nestruct.SpanningTree(4)], ids=repr)
+def test_is_not_the_gibbs_law(structure):
+    scores = gaussian(structure)
+    gibbs = (structure.enumerate().double() @ scores).softmax(-1)
+    assert (nestruct.perturb_and_map_law(structure, scores) - gibbs).abs().max() > 5e-3
+
+
+def test_equals_the_sum_over_orders():
+    structure = nestruct.SpanningTree(4)
+    scores = gaussian(structure, seed=3)
+    weights = scores.exp()
+    pairs = torch.triu_indices(4, 4, 1).T.tolist()
+
+    def closes_cycle(taken: tuple[int, ...], edge: int) -> bool:
+        reach = {pairs[edge][0]}
+        for _ in range(4):
+            for i, j in (pairs[e] for e in taken):
+                if reach & {i, j}:
+                    reach |= {i, j}
+        return pairs[edge][1] in reach
+
+    law = []
+    for member in structure.enumerate():
+        total = 0.0
+        for order in itertools.permutations(member.nonzero().flatten().tolist()):
+            chance = 1.0
+            for place, edge in enumerate(order):
+                rest = [e for e in range(6) if e not in order[:place]]
+                rest = [e for e in rest if not closes_cycle(order[:place], e)]
+                chance *= (weights[edge] / weights[rest].sum()).item()
+            total += chance
+        law.append(total)
+    torch.testing.assert_close(
+        nestruct.perturb_and_map_law(structure, scores), torch.tensor(law, dtype=torch.float64)
+    )
+
+
+@each_structure
+def test_is_a_differentiable_batched_law(structure):
+    scores = gaussian(structure, 2, 3).requires_grad_()
+    law = nestruct.perturb_and_map_law(structure, scores)
+    assert law.shape == (2, 3, len(structure.enumerate()))
+    torch.testing.assert_close(law.sum(-1), torch.ones(2, 3, dtype=torch.float64))
+    assert torch.autograd.gradcheck(lambda s: nestruct.perturb_and_map_law(structure, s), scores)
+    torch.testing.assert_close(nestruct.perturb_and_map_law(structure, scores[1, 2]), law[1, 2])
+
+
+def test_forbidden_parts_have_no_chance_and_no_gradient():
+    structure = nestruct.SpanningTree(4)
+    scores = gaussian(structure)
+    scores[[0, 1]] = -torch.inf  # node 0 hangs on its last edge
+    scores.requires_grad_()
+    law = nestruct.perturb_and_map_law(structure, scores)
+    uses = structure.enumerate()[:, :2].any(-1)
+    assert (law[uses] == 0).all()
+    assert law.sum().item() == pytest.approx(1.0)
+    gradient = torch.autograd.grad(law @ torch.arange(16, dtype=torch.float64), scores)[0]
+    assert gradient.isfinite().all()
+
+
+def test_mistakes_are_refused():
+    with pytest.raises(InputError, match="only Categorical, KSubset and SpanningTree"):
+        nestruct.perturb_and_map_law(nestruct.Permutation(2), torch.zeros(2, 2))
+    with pytest.raises(InputError, match="row 1 holds NaN"):
+        nestruct.perturb_and_map_law(
+            nestruct.Categorical(2), torch.tensor([[0.0, 1], [0, torch.nan]])
+        )
