@@ -13,11 +13,8 @@ UNCHECKED = ("nestruct.structures.solvers", "nestruct.structures.rows")
 
 
 def _checked_modules() -> list[str]:
-    names = [module.name for module in pkgutil.walk_packages([str(SOURCE)], "nestruct.")]
-    packages = [
-        module.name for module in pkgutil.walk_packages([str(SOURCE)], "nestruct.") if module.ispkg
-    ]
-    return [name for name in names if name not in packages and not name.startswith(UNCHECKED)]
+    modules = pkgutil.walk_packages([str(SOURCE)], "nestruct.")
+    return [m.name for m in modules if not m.ispkg and not m.name.startswith(UNCHECKED)]
 
 
 jaxtyping.install_import_hook(_checked_modules(), "beartype.beartype")

@@ -1,7 +1,11 @@
 """Train models with a discrete structure inside, from forward passes alone."""
 
 from nestruct._version import __version__
+from nestruct.data import select_rows
 from nestruct.errors import InputError, NestructError
+from nestruct.estimators import NES, Enumeration, StepReport, check_gradient
+from nestruct.models import StructuredModel, StructuredVAE
+from nestruct.noise import Noise
 from nestruct.structures import (
     BlackBox,
     Categorical,
@@ -21,22 +25,30 @@ from nestruct.structures import (
 )
 
 __all__ = [
+    "NES",
     "BlackBox",
     "Categorical",
     "Countable",
     "Enumerable",
+    "Enumeration",
     "Gibbs",
     "InputError",
     "KSubset",
     "NestructError",
+    "Noise",
     "NonProjectiveTree",
     "Permutation",
     "ProjectiveTree",
     "Relaxable",
     "Samplable",
     "SpanningTree",
+    "StepReport",
     "Structure",
+    "StructuredModel",
+    "StructuredVAE",
     "__version__",
+    "check_gradient",
     "nan_rows",
     "perturb_and_map_law",
+    "select_rows",
 ]

@@ -116,9 +116,39 @@ def test_a_solver_may_say_that_there_is_no_answer():
         assert torch.equal(box.argmax(scores).isnan().all(-1), torch.tensor([False, True]))
 
 
+def test_any_array_of_zeros_and_ones_will_do():
+    scores = torch.tensor([[0.2, -0.8], [-1.0, 0.5]])
+    expected = (scores > 0).float()
+    for convert in (
+        lambda z: z[:, ::-1].copy()[:, ::-1],
+        lambda z: z.astype(">f8"),
+        lambda z: z.astype(np.longdouble),
+        lambda z: z.astype(object),
+        lambda z: z.tolist(),
+        lambda z: list(z),
+        lambda z: torch.from_numpy(z),
+    ):
+        box = BlackBox(lambda s, convert=convert: convert(s > 0), 2, backend="numpy")
+        assert torch.equal(box.argmax(scores), expected)
+    constant = BlackBox(lambda s: np.broadcast_to(np.array([1, 0]), s.shape), 2, backend="numpy")
+    assert torch.equal(constant.argmax(scores), torch.tensor([[1.0, 0.0], [1.0, 0.0]]))
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # torch's own, on first use
+def test_forward_mode_sees_a_constant():
+    scores = torch.tensor([[0.2, -0.8], [-1.0, 0.5]])
+    tangent = torch.func.jvp(BlackBox(lambda s: s > 0, 2).argmax, (scores,), (scores,))[1]
+    assert (tangent == 0).all()
+
+
 def test_what_comes_back_is_checked():
     scores = torch.tensor([[0.2, 0.8], [1.0, 0.0]])
-    with pytest.raises(InputError, match="must return 0 and 1 only, row 0"):
+    for wrong in (None, "no", [[1], [0, 1]]):
+        with pytest.raises(InputError, match="must return"):
+            BlackBox(lambda s, wrong=wrong: wrong, (2,)).argmax(scores)
+    with pytest.raises(InputError, match="must return 0 and 1 only"):  # not rounded to 1 first
+        BlackBox(lambda s: torch.full_like(s, 1 - 1e-9, dtype=torch.float64), (2,)).argmax(scores)
+    with pytest.raises(InputError, match="must return 0 and 1 only"):
         BlackBox(lambda s: s, (2,)).argmax(scores)
     with pytest.raises(
         InputError, match=r"must return the shape \(2, 2\), got \(2,\); if it takes one"

@@ -2,6 +2,7 @@
 
 import itertools
 
+import numpy as np
 import pytest
 import torch
 from cases import CASES, TREE_CASES, Case, total_of, totals
@@ -266,6 +267,8 @@ def test_mistakes_are_refused_in_a_sentence(case):
     else:
         with pytest.raises(InputError, match="lengths are for dependency trees"):
             structure.argmax(scores, torch.tensor([1, 1]))
+        with pytest.raises(InputError, match="lengths are for dependency trees"):
+            structure.log_count(torch.tensor([1, 1]))
         with pytest.raises(InputError, match="leave it out"):
             structure.enumerate(3)
 
@@ -285,6 +288,11 @@ def test_mistakes_are_refused_in_a_sentence(case):
 def test_impossible_sizes_are_refused(structure, options):
     with pytest.raises(InputError, match="must be a whole number"):
         structure(**options)
+
+
+def test_numpy_integers_are_whole_numbers():
+    assert nestruct.SpanningTree(np.int64(4)).num_nodes == 4
+    assert len(nestruct.ProjectiveTree().enumerate(np.int32(2))) == 2
 
 
 def test_large_spaces_are_counted_but_not_listed():

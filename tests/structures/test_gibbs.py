@@ -147,6 +147,30 @@ def test_derivatives(case):
     assert torch.autograd.gradcheck(structure.marginals, equal)
 
 
+@pytest.mark.parametrize("mask", [-1e4, -1e9, torch.finfo(torch.float32).min])
+@each_dtype
+@each_case
+def test_finite_masks_and_common_offsets(case, dtype, mask):
+    """People mask with large numbers, and scores may carry an offset that says nothing."""
+    generator = torch.Generator().manual_seed(0)
+    scores = gaussian(case, 30, dtype=dtype)
+    scores = torch.where(torch.rand(scores.shape, generator=generator) < 0.3, mask, scores)
+    for row in scores:
+        log_z, marginals, entropy = oracle(case, row)
+        if log_z > mask / 2:  # else the mask itself is what remains
+            tolerance = 1e-4 if dtype == torch.float32 else 1e-6
+            torch.testing.assert_close(
+                case.structure.marginals(row).double(), marginals, rtol=0, atol=tolerance
+            )
+            torch.testing.assert_close(
+                case.structure.entropy(row).double(), entropy, rtol=0, atol=tolerance
+            )
+    flat = torch.full(case.shape, 2.0**20, dtype=dtype)
+    zero = torch.zeros(case.shape, dtype=dtype)
+    torch.testing.assert_close(case.structure.marginals(flat), case.structure.marginals(zero))
+    torch.testing.assert_close(case.structure.entropy(flat), case.structure.entropy(zero))
+
+
 @pytest.mark.parametrize("case", [c for c in GIBBS_CASES if len(c.members()) > 1], ids=repr)
 def test_derivatives_stay_finite_beside_forbidden_parts_and_huge_gaps(case):
     scores = gaussian(case, 50, dtype=torch.float32, deviation=300.0)
@@ -189,6 +213,8 @@ def test_vmap_batches_and_empty_batches(case):
 @each_case
 def test_relaxation_tends_to_the_argmax(case):
     scores = gaussian(case, 5)
+    with pytest.raises(InputError, match="temperature must be positive"):
+        case.structure.relax(scores, 0.0)
     cold = case.structure.relax(scores, 1e-5)
     torch.testing.assert_close(cold, case.structure.argmax(scores), rtol=0, atol=1e-6)
     torch.testing.assert_close(case.structure.relax(scores, 1.0), case.structure.marginals(scores))
@@ -268,6 +294,14 @@ def test_samples_come_at_any_score_scale():
     z = structure.sample(scores, torch.Generator().manual_seed(9))
     assert structure.contains(z).all()
     assert ((structure.argmax(scores) - z) * scores).sum(-1).max() < 30
+
+
+def test_sampling_inside_vmap():
+    structure = nestruct.SpanningTree(4)
+    scores = torch.randn(3, 5, 6, generator=torch.Generator().manual_seed(0))
+    generator = torch.Generator().manual_seed(1)
+    draw = torch.func.vmap(lambda s: structure.sample(s, generator), randomness="different")
+    assert structure.contains(draw(scores)).all()
 
 
 def test_only_the_last_resort_root_when_a_word_has_no_other_head():

@@ -111,6 +111,19 @@ def test_forbidden_parts_have_no_chance_and_no_gradient():
     assert gradient.isfinite().all()
 
 
+def test_function_transforms_and_rows_without_an_answer():
+    structure = nestruct.KSubset(3, 2)
+    scores = gaussian(structure, 2)
+    jacobian = torch.func.jacrev(lambda s: nestruct.perturb_and_map_law(structure, s))(scores[0])
+    expected = torch.autograd.functional.jacobian(
+        lambda s: nestruct.perturb_and_map_law(structure, s), scores[0]
+    )
+    torch.testing.assert_close(jacobian, expected)
+    scores[1, 0] = torch.nan
+    law = torch.func.vmap(lambda s: nestruct.perturb_and_map_law(structure, s))(scores)
+    assert torch.equal(law.isnan().all(-1), torch.tensor([False, True]))
+
+
 def test_mistakes_are_refused():
     with pytest.raises(InputError, match="only Categorical, KSubset and SpanningTree"):
         nestruct.perturb_and_map_law(nestruct.Permutation(2), torch.zeros(2, 2))

@@ -9,6 +9,8 @@ annotated as plain tensors, and the shape types that the test run checks sit on 
 functions.
 """
 
+import math
+import operator
 from abc import ABC, abstractmethod
 from typing import Protocol, runtime_checkable
 
@@ -41,6 +43,10 @@ class Structure(ABC):
             InputError: A score that counts is NaN or +inf, or no legal member is left; the row is
                 named.
         """
+
+    def counting(self, scores: Tensor, lengths: Tensor | None = None) -> Tensor | None:
+        """Which parts can be in a member at all, shaped as ``scores``; None when every part can."""
+        return None
 
 
 @runtime_checkable
@@ -111,10 +117,7 @@ class SizedStructure(Structure):
 
     def _check(self, method: str, scores: Tensor, lengths: Tensor | None) -> Tensor | None:
         """Raises unless ``scores`` has this structure's parts and there are no lengths."""
-        if lengths is not None:
-            raise InputError(
-                f"{self!r}.{method}: lengths are for dependency trees; leave them out here."
-            )
+        self._refuse_lengths(method, lengths)
         check_floating(f"{self!r}.{method}", scores)
         axes = len(self.part_shape)
         if scores.dim() < axes or tuple(scores.shape[scores.dim() - axes :]) != self.part_shape:
@@ -124,9 +127,15 @@ class SizedStructure(Structure):
             )
         return None
 
+    def _refuse_lengths(self, method: str, lengths: Tensor | None) -> None:
+        if lengths is not None:
+            raise InputError(
+                f"{self!r}.{method}: lengths are for dependency trees; leave them out here."
+            )
+
     def _check_members(self, z: Tensor, lengths: Tensor | None) -> Bool[Tensor, "*batch"]:
         """Whether every part is 0 or 1; raises unless ``z`` has this structure's parts."""
-        self._check("contains", z if z.is_floating_point() else z.float(), lengths)
+        self._check("contains", members_as_floats(f"{self!r}.contains", z), lengths)
         axes = len(self.part_shape)
         return ((z == 0) | (z == 1)).flatten(-axes).all(-1)
 
@@ -142,7 +151,8 @@ class GibbsStructure(Structure):
     -inf and for parts that do not count) and must use differentiable operations.
     """
 
-    part_axes: int
+    part_axes = 1
+    rank: int  # parts in every member
 
     @abstractmethod
     def _check(self, method: str, scores: Tensor, lengths: Tensor | None) -> Tensor | None: ...
@@ -150,18 +160,18 @@ class GibbsStructure(Structure):
     @abstractmethod
     def _log_partition(self, scores: Tensor, lengths: Tensor | None) -> Tensor: ...
 
-    def _counting(self, scores: Tensor, lengths: Tensor | None) -> Tensor | None:
-        """Which parts count; None when all do."""
-        return None
+    def _normalise(self, scores: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Scores less what all members have in common, no -inf among them; and that, per row.
 
-    def _safe_scores(self, scores: Tensor, lengths: Tensor | None) -> Tensor:
-        counting = self._counting(scores, lengths)
-        if counting is not None:
-            scores = torch.where(counting, scores, FORBIDDEN)
-        return scores.clamp(min=FORBIDDEN)
+        Sums of exponentials then keep the digits that tell members apart, whatever the offset.
+        """
+        top = scores.detach().amax(-1) if scores.shape[-1] else scores.new_zeros(scores.shape[:-1])
+        top = torch.where(top == -torch.inf, 0.0, top)
+        return (scores - top[..., None]).clamp(min=FORBIDDEN), self.rank * top
 
     def _log_z(self, method: str, scores: Tensor, lengths: Tensor | None) -> Tensor:
-        value = self._log_partition(self._safe_scores(scores, lengths), lengths)
+        normal, offset = self._normalise(scores, lengths)
+        value = self._log_partition(normal, lengths)
         with torch.no_grad():
             codes = torch.where(value.detach() > FORBIDDEN / 2, rows.OK, rows.NO_MEMBER)
             codes = torch.where(value.detach().isfinite(), codes, rows.NOT_FINITE)
@@ -169,7 +179,7 @@ class GibbsStructure(Structure):
                 in_range = (lengths >= 0) & (lengths < scores.shape[-1])
                 codes = torch.where(in_range, codes, rows.BAD_LENGTH)
         codes = rows.check_rows(codes, f"{self!r}.{method}")
-        return torch.where(codes == rows.OK, value, torch.nan)
+        return torch.where(codes == rows.OK, value + offset, torch.nan)
 
     def _marginals(
         self, method: str, scores: Tensor, lengths: Tensor | None
@@ -203,8 +213,9 @@ class GibbsStructure(Structure):
         lengths = self._check("entropy", scores, lengths)
         wide = scores.double()
         marginals, log_z = self._marginals("entropy", wide, lengths)
-        inner = (marginals * self._safe_scores(wide, lengths)).flatten(-self.part_axes).sum(-1)
-        return (log_z - inner).to(scores.dtype)
+        normal, offset = self._normalise(wide, lengths)
+        inner = (marginals * normal).flatten(-self.part_axes).sum(-1)
+        return (log_z - offset - inner).to(scores.dtype)
 
     def relax(
         self, perturbed_scores: Tensor, temperature: float | Tensor, lengths: Tensor | None = None
@@ -215,6 +226,8 @@ class GibbsStructure(Structure):
         With Gumbel noise on the scores and a Categorical structure this is the Gumbel-softmax. As
         the temperature falls to 0 it tends to ``argmax(perturbed_scores)``.
         """
+        if not isinstance(temperature, Tensor) and not temperature > 0:
+            raise InputError(f"{self!r}.relax: temperature must be positive, got {temperature}.")
         return self.marginals(perturbed_scores / temperature, lengths)
 
 
@@ -230,7 +243,7 @@ def check_floating(owner: str, scores: Tensor) -> None:
 
 def check_enumerable(owner: str, log_count: float) -> None:
     """Raises when a space is too large to list."""
-    if log_count > torch.log(torch.tensor(float(MAX_ENUMERATED))):
+    if log_count > math.log(MAX_ENUMERATED):
         raise InputError(
             f"{owner}.enumerate: about e^{log_count:.0f} members are too many to list "
             f"(at most {MAX_ENUMERATED:,}); use a smaller size."
@@ -239,8 +252,18 @@ def check_enumerable(owner: str, log_count: float) -> None:
 
 def check_count(owner: str, name: str, value: int, low: int, high: int | None = None) -> int:
     """Returns ``value`` if it is a whole number in range, else raises."""
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    if not whole or value < low or (high is not None and value > high):
+    try:
+        number = operator.index(value)  # numpy's integers too
+    except TypeError:
+        number = low - 1
+    if isinstance(value, bool) or number < low or (high is not None and number > high):
         limits = f"at least {low}" if high is None else f"from {low} to {high}"
         raise InputError(f"{owner}: {name} must be a whole number {limits}, got {value!r}.")
-    return value
+    return number
+
+
+def members_as_floats(owner: str, z: Tensor) -> Tensor:
+    """What `contains` was asked about, in a dtype that scores can have."""
+    if not isinstance(z, Tensor):
+        raise InputError(f"{owner}: z must be a torch tensor, got {type(z).__name__}.")
+    return z if z.dtype in (torch.float32, torch.float64) else z.float()

@@ -19,6 +19,7 @@ from nestruct.structures.rows import (
     may_raise,
     raise_bad_rows,
 )
+from nestruct.structures.solvers.clock import timed
 
 
 class BlackBox(SizedStructure):
@@ -72,23 +73,42 @@ class BlackBox(SizedStructure):
             InputError: Also when the function returns another shape or something else than 0 and 1.
         """
         self._check("argmax", scores, lengths)
-        return _Call.apply(scores, self, True)
+        return _Call.apply(scores.detach(), self, True)
 
     def _solve_rows(self, rows: Tensor) -> Tensor:
         """Calls the function on ``[rows, *shape]``; the same shape, dtype and device come back."""
         given = rows.clone() if self.backend == "torch" else np.array(rows.cpu().numpy())
-        results = [self.solve(given)] if self.batched else [self.solve(row) for row in given]
+        with timed():
+            results = [self.solve(given)] if self.batched else [self.solve(row) for row in given]
         expected = tuple(rows.shape if self.batched else self.part_shape)
-        tensors = [torch.as_tensor(result) for result in results]
-        for tensor in tensors:
-            if tuple(tensor.shape) != expected:
-                hint = "if it takes one instance at a time, say batched=False"
-                raise InputError(
-                    f"{self!r}: the function must return the shape {expected}, "
-                    f"got {tuple(tensor.shape)}{f'; {hint}' if self.batched else ''}."
-                )
+        tensors = [self._as_tensor(result, expected) for result in results]
         z = tensors[0] if self.batched else torch.stack(tensors)
-        return z.detach().to(dtype=rows.dtype, device=rows.device)
+        if not is_capturing(rows):
+            # Checked before the conversion, which could round to 0 and 1; a row of NaN says that
+            # there is no answer.
+            flat = z.reshape(len(rows), -1)
+            legal = ((flat == 0) | (flat == 1)).all(-1) | (flat != flat).all(-1)
+            if not legal.all():
+                raise InputError(f"{self!r}: the function must return 0 and 1 only.")
+        return z.to(dtype=rows.dtype, device=rows.device)
+
+    def _as_tensor(self, result: Any, expected: tuple[int, ...]) -> Tensor:
+        if not isinstance(result, Tensor):
+            try:
+                array = np.ascontiguousarray(result)
+                result = torch.from_numpy(array.astype(np.float64 if array.dtype != bool else bool))
+            except (TypeError, ValueError) as error:
+                raise InputError(
+                    f"{self!r}: the function must return an array of 0 and 1, got "
+                    f"{type(result).__name__} ({error})."
+                ) from None
+        if tuple(result.shape) != expected:
+            hint = "; if it takes one instance at a time, say batched=False"
+            raise InputError(
+                f"{self!r}: the function must return the shape {expected}, "
+                f"got {tuple(result.shape)}{hint if self.batched else ''}."
+            )
+        return result.detach()
 
 
 # A function cannot be an argument of a library op, so this carries the vmap rule instead.
@@ -99,12 +119,10 @@ class _Call(torch.autograd.Function):
         rows = scores.detach().reshape(math.prod(lead), *structure.part_shape)
         if rows.shape[0] == 0:
             return torch.empty_like(scores)
-        flat = rows.reshape(len(rows), -1)
-        usable = (flat < torch.inf).all(-1)
+        usable = (rows.reshape(len(rows), -1) < torch.inf).all(-1)
         each = usable.view(-1, *[1] * len(structure.part_shape))
-        if is_capturing(
-            rows
-        ):  # nothing may be read on the host: the function gets all rows, zeros for the unusable
+        if is_capturing(rows):
+            # Nothing may be read on the host: the function gets all rows, zeros for the unusable.
             z = structure._solve_rows(torch.where(each, rows, 0.0))
             return torch.where(each, z, torch.nan).view(scores.shape)
         codes = torch.where(usable, OK, NOT_FINITE)
@@ -113,20 +131,11 @@ class _Call(torch.autograd.Function):
         z = torch.full_like(rows, torch.nan)
         if usable.any():
             z[usable] = structure._solve_rows(rows[usable])
-        flat = z.reshape(len(rows), -1)
-        unanswered = usable & flat.isnan().any(-1)
-        wrong = usable & ~unanswered & ~((flat == 0) | (flat == 1)).all(-1)
-        if wrong.any():
-            row = int(wrong.nonzero()[0])
-            raise InputError(
-                f"{structure!r}: the function must return 0 and 1 only, row {row} of its result "
-                "holds other values."
-            )
+        unanswered = usable & z.reshape(len(rows), -1).isnan().any(-1)
         if strict and may_raise(rows):
-            raise_bad_rows(
-                torch.where(unanswered, NO_MEMBER, OK).view(lead), f"{structure!r}.argmax"
-            )
-        return torch.where(unanswered.view_as(each), torch.nan, z).view(scores.shape)
+            codes = torch.where(unanswered, NO_MEMBER, OK)
+            raise_bad_rows(codes.view(lead), f"{structure!r}.argmax")
+        return z.view(scores.shape)
 
     @staticmethod
     def setup_context(ctx, inputs, output) -> None:

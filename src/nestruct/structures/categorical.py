@@ -13,8 +13,8 @@ from nestruct.structures.solvers import solve
 class Categorical(SizedStructure, GibbsStructure):
     """One of ``num_classes`` classes, one-hot; ``scores [..., num_classes]`` are logits.
 
-    Perturb-and-MAP with Gumbel noise is exactly its Gibbs law (the paper's appendix C), which for
-    no other structure here is the case.
+    Perturb-and-MAP with Gumbel noise is exactly its Gibbs law (the paper's appendix C); for larger
+    structures it is another one.
 
     Example:
         >>> import torch, nestruct
@@ -22,11 +22,11 @@ class Categorical(SizedStructure, GibbsStructure):
         tensor([0., 1., 0.])
     """
 
-    part_axes = 1
+    rank = 1
 
     def __init__(self, num_classes: int) -> None:
         self.num_classes = check_count("Categorical", "num_classes", num_classes, 1)
-        self.part_shape = (num_classes,)
+        self.part_shape = (self.num_classes,)
 
     def __repr__(self) -> str:
         return f"Categorical({self.num_classes})"
@@ -40,6 +40,7 @@ class Categorical(SizedStructure, GibbsStructure):
 
     def log_count(self, lengths: Tensor | None = None) -> Float[Tensor, ""]:
         """``log K``."""
+        self._refuse_lengths("log_count", lengths)
         return torch.tensor(math.log(self.num_classes), dtype=torch.float64)
 
     def enumerate(self, size: int | None = None) -> Float[Tensor, "members classes"]:
@@ -60,5 +61,6 @@ class Categorical(SizedStructure, GibbsStructure):
         """One exact draw per row from ``softmax(scores)``."""
         self._check("sample", scores, lengths)
         self._log_z("sample", scores, lengths)
+        shifted = scores.detach() - scores.detach().amax(-1, keepdim=True)  # keeps the noise's bits
         noise = torch.empty_like(scores).exponential_(generator=generator)
-        return solve(scores.detach() - noise.log(), None, "top_k", 1, f"{self!r}.sample")
+        return solve(shifted - noise.log(), None, "top_k", 1, f"{self!r}.sample")

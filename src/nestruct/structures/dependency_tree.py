@@ -8,7 +8,14 @@ from torch import Tensor
 
 from nestruct.errors import InputError
 from nestruct.structures import rows
-from nestruct.structures.base import GibbsStructure, check_count, check_enumerable, check_floating
+from nestruct.structures.base import (
+    GibbsStructure,
+    check_count,
+    check_enumerable,
+    check_floating,
+    members_as_floats,
+)
+from nestruct.structures.relaxations.log_domain import FORBIDDEN
 from nestruct.structures.solvers import solve
 
 _MAX_LISTED_WORDS = 8  # listing filters all n^n head sequences
@@ -57,13 +64,15 @@ class DependencyTree(GibbsStructure):
                 f"{self!r}.log_count: pass lengths, the number of words of each sentence."
             )
         lengths = _whole_numbers(f"{self!r}.log_count", lengths)
+        codes = torch.where(lengths < 0, rows.BAD_LENGTH, rows.OK)
+        rows.check_rows(codes, f"{self!r}.log_count")
         return torch.where(lengths > 0, self._log_count(lengths.clamp(min=1).double()), 0.0)
 
     def enumerate(self, size: int | None = None) -> Float[Tensor, "members tokens tokens"]:
         """Every tree over ``size`` words, in lexicographic order of the heads."""
         if size is None:
             raise InputError(f"{self!r}.enumerate: pass size, the number of words.")
-        check_count(f"{self!r}.enumerate", "size", size, 0, _MAX_LISTED_WORDS)
+        size = check_count(f"{self!r}.enumerate", "size", size, 0, _MAX_LISTED_WORDS)
         check_enumerable(repr(self), float(self.log_count(size)))
         legal = []
         total = size**size
@@ -83,18 +92,18 @@ class DependencyTree(GibbsStructure):
     def contains(self, z: Tensor, lengths: Tensor | None = None) -> Bool[Tensor, "*batch"]:
         """Whether each ``z`` is a legal tree over its words, with nothing beyond ``lengths``."""
         method = f"{self!r}.contains"
-        lengths = self._check("contains", z if z.is_floating_point() else z.float(), lengths)
+        lengths = self._check("contains", members_as_floats(method, z), lengths)
         if lengths is None:
             lengths = torch.full(z.shape[:-2], z.shape[-1] - 1, device=z.device)
         out_of_range = (lengths < 0) | (lengths >= z.shape[-1])
         rows.check_rows(torch.where(out_of_range, rows.BAD_LENGTH, rows.OK), method)
-        counting = self._counting(z, lengths)
+        counting = self.counting(z, lengths)
         node = torch.arange(z.shape[-1], device=z.device)
         words = (node > 0) & (node <= lengths[..., None])
         binary = torch.where(counting, (z == 0) | (z == 1), z == 0).flatten(-2).all(-1)
         one_head = (((z == 1).sum(-2) == 1) | ~words).all(-1)
         heads = torch.where(words, (z == 1).int().argmax(-2), 0)
-        return binary & one_head & self._legal_heads(heads, lengths)
+        return binary & one_head & self._legal_heads(heads, lengths) & ~out_of_range
 
     def _legal_heads(
         self, heads: Int[Tensor, "*batch tokens"], lengths: Int[Tensor, "*batch"]
@@ -130,13 +139,23 @@ class DependencyTree(GibbsStructure):
                 f"{tuple(scores.shape[:-2])}."
             ) from None
 
-    def _counting(self, scores: Tensor, lengths: Tensor | None) -> Tensor:
+    def counting(self, scores: Tensor, lengths: Tensor | None = None) -> Bool[Tensor, "..."]:
+        """Arcs between real words, or from the root to one."""
         node = torch.arange(scores.shape[-1], device=scores.device)
         counting = (node[:, None] != node) & (node > 0)
         if lengths is None:
             return counting.expand(scores.shape)
         real = node <= lengths[..., None]
         return counting & real[..., :, None] & real[..., None, :]
+
+    def _normalise(self, scores: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+        # Every word has exactly one head: its best arc can be taken off all arcs into it.
+        counting = self.counting(scores, lengths)
+        inner = torch.where(counting, scores, -torch.inf)
+        top = inner.detach().amax(-2)
+        top = torch.where(top == -torch.inf, 0.0, top)
+        shifted = torch.where(counting, scores - top[..., None, :], FORBIDDEN)
+        return shifted.clamp(min=FORBIDDEN), top.sum(-1)
 
     @abstractmethod
     def _log_count(self, lengths: Float[Tensor, "*batch"]) -> Tensor:
@@ -145,6 +164,6 @@ class DependencyTree(GibbsStructure):
 
 def _whole_numbers(owner: str, lengths: Tensor | int) -> Tensor:
     lengths = torch.as_tensor(lengths)
-    if lengths.is_floating_point() or lengths.dtype == torch.bool:
+    if lengths.is_floating_point() or lengths.is_complex() or lengths.dtype == torch.bool:
         raise InputError(f"{owner}: lengths must be whole numbers, got {lengths.dtype}.")
     return lengths.long()

@@ -21,12 +21,10 @@ class KSubset(SizedStructure, GibbsStructure):
         tensor([0., 1., 0., 1.])
     """
 
-    part_axes = 1
-
     def __init__(self, num_items: int, k: int) -> None:
         self.num_items = check_count("KSubset", "num_items", num_items, 1)
-        self.k = check_count("KSubset", "k", k, 0, num_items)
-        self.part_shape = (num_items,)
+        self.k = self.rank = check_count("KSubset", "k", k, 0, self.num_items)
+        self.part_shape = (self.num_items,)
 
     def __repr__(self) -> str:
         return f"KSubset({self.num_items}, {self.k})"
@@ -40,6 +38,7 @@ class KSubset(SizedStructure, GibbsStructure):
 
     def log_count(self, lengths: Tensor | None = None) -> Float[Tensor, ""]:
         """``log C(n, k)``."""
+        self._refuse_lengths("log_count", lengths)
         return torch.tensor(math.log(math.comb(self.num_items, self.k)), dtype=torch.float64)
 
     def enumerate(self, size: int | None = None) -> Float[Tensor, "members items"]:
@@ -65,6 +64,6 @@ class KSubset(SizedStructure, GibbsStructure):
         self._check("sample", scores, lengths)
         failed = self._log_z("sample", scores, lengths).isnan()
         z = elementary_symmetric.sample_subsets(
-            self._safe_scores(scores.detach(), None), self.k, generator
+            self._normalise(scores.detach(), None)[0], self.k, generator
         )
         return torch.where(failed[..., None], torch.nan, z)

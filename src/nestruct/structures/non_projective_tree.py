@@ -40,8 +40,8 @@ class NonProjectiveTree(DependencyTree):
         """One exact draw per row from the Gibbs law."""
         lengths = self._check("sample", scores, lengths)
         failed = self._log_z("sample", scores, lengths).isnan()
-        safe = self._safe_scores(scores.detach(), lengths)
+        normal, _ = self._normalise(scores.detach(), lengths)
         z = matrix_tree.sample_arborescences(
-            safe, lengths, single_root=self.single_root, generator=generator
+            normal, lengths, single_root=self.single_root, generator=generator
         )
         return torch.where(failed[..., None, None], torch.nan, z)

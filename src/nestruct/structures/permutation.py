@@ -25,7 +25,7 @@ class Permutation(SizedStructure):
 
     def __init__(self, size: int) -> None:
         self.size = check_count("Permutation", "size", size, 1)
-        self.part_shape = (size, size)
+        self.part_shape = (self.size, self.size)
 
     def __repr__(self) -> str:
         return f"Permutation({self.size})"
@@ -39,6 +39,7 @@ class Permutation(SizedStructure):
 
     def log_count(self, lengths: Tensor | None = None) -> Float[Tensor, ""]:
         """``log n!``."""
+        self._refuse_lengths("log_count", lengths)
         return torch.tensor(math.lgamma(self.size + 1), dtype=torch.float64)
 
     def enumerate(self, size: int | None = None) -> Float[Tensor, "members items items"]:

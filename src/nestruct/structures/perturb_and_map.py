@@ -11,7 +11,6 @@ here computed over sets of parts instead of orders: the chance that greedy passe
 level by level.
 """
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -32,15 +31,16 @@ def perturb_and_map_law(
     Example:
         >>> import torch, nestruct
         >>> law = nestruct.perturb_and_map_law(nestruct.KSubset(3, 2), torch.zeros(3))
-        >>> law.sum()
-        tensor(1.)
+        >>> law
+        tensor([0.3333, 0.3333, 0.3333])
     """
     if not isinstance(structure, Categorical | KSubset | SpanningTree):
         raise InputError(
             f"perturb_and_map_law: only Categorical, KSubset and SpanningTree, got {structure!r}."
         )
-    structure.log_partition(scores)  # raises for NaN, +inf and rows without a member
-    bases = [frozenset(np.flatnonzero(member).tolist()) for member in structure.enumerate().numpy()]
+    failed = structure.log_partition(scores).isnan()
+    members = structure.enumerate().tolist()
+    bases = [frozenset(part for part, on in enumerate(row) if on) for row in members]
     rank = len(bases[0])
     levels: list[dict[frozenset, int]] = [{} for _ in range(rank)] + [
         {base: i for i, base in enumerate(bases)}
@@ -63,10 +63,10 @@ def perturb_and_map_law(
         )
         may_follow[source, parts] = True
         log_total = torch.where(may_follow, scores[..., None, :], -torch.inf).logsumexp(-1)
-        # A set that holds a forbidden part has chance 0 and may have nothing left to follow.
+        # In a row without an answer there may be nothing left to follow.
         log_total = torch.where(log_total > -torch.inf, log_total, 0.0)
         step = chance[..., source] * (scores[..., parts] - log_total[..., source]).exp()
         chance = scores.new_zeros(*scores.shape[:-1], len(levels[level + 1])).index_add(
             -1, target, step
         )
-    return chance
+    return torch.where(failed[..., None], torch.nan, chance)

@@ -36,9 +36,8 @@ class ProjectiveTree(DependencyTree):
     ) -> Tensor:
         node = torch.arange(heads.shape[-1], device=heads.device)
         words = (node > 0) & (node <= lengths[..., None])
-        low = torch.where(
-            words, torch.minimum(heads, node), 0
-        )  # the root and padding get the empty arc (0, 0)
+        # The root and padding get the empty arc (0, 0).
+        low = torch.where(words, torch.minimum(heads, node), 0)
         high = torch.where(words, torch.maximum(heads, node), 0)
         low_a, high_a, low_b, high_b = (
             low[..., None],

@@ -25,11 +25,10 @@ class SpanningTree(SizedStructure, GibbsStructure):
         tensor([0., 1., 1.])
     """
 
-    part_axes = 1
-
     def __init__(self, num_nodes: int) -> None:
-        self.num_nodes = check_count("SpanningTree", "num_nodes", num_nodes, 1)
-        self.part_shape = (num_nodes * (num_nodes - 1) // 2,)
+        self.num_nodes = n = check_count("SpanningTree", "num_nodes", num_nodes, 1)
+        self.part_shape = (n * (n - 1) // 2,)
+        self.rank = n - 1
 
     def __repr__(self) -> str:
         return f"SpanningTree({self.num_nodes})"
@@ -43,6 +42,7 @@ class SpanningTree(SizedStructure, GibbsStructure):
 
     def log_count(self, lengths: Tensor | None = None) -> Float[Tensor, ""]:
         """Cayley: ``log n^(n-2)``."""
+        self._refuse_lengths("log_count", lengths)
         return torch.tensor((self.num_nodes - 2) * math.log(self.num_nodes), dtype=torch.float64)
 
     def enumerate(self, size: int | None = None) -> Float[Tensor, "members edges"]:
@@ -72,7 +72,9 @@ class SpanningTree(SizedStructure, GibbsStructure):
         if self.num_nodes == 1:
             return legal
         joined = self._dense((z == 1).float()) + torch.eye(self.num_nodes, device=z.device)
-        return legal & (matrix_tree.closure(joined) > 0).flatten(-2).all(-1)
+        for _ in range(self.num_nodes.bit_length()):  # squaring doubles the length of paths
+            joined = (joined @ joined).clamp(max=1.0)
+        return legal & (joined > 0).flatten(-2).all(-1)
 
     def _dense(self, parts: Tensor) -> Tensor:
         """``[..., n, n]``, symmetric, 0 on the diagonal."""
@@ -94,7 +96,7 @@ class SpanningTree(SizedStructure, GibbsStructure):
         failed = self._log_z("sample", scores, lengths).isnan()
         if self.num_nodes == 1:
             return torch.zeros_like(scores)
-        dense = self._dense(self._safe_scores(scores.detach(), None))
+        dense = self._dense(self._normalise(scores.detach(), None)[0])
         arcs = matrix_tree.sample_arborescences(dense, None, single_root=False, generator=generator)
         low, high = torch.triu_indices(self.num_nodes, self.num_nodes, 1, device=scores.device)
         return torch.where(

@@ -9,8 +9,9 @@ without its subtractions) needs none:
 
 With one root arc only, replace the root's weights by t times themselves and keep the term of degree
 1 in t: the root row is left out of every d_k, and the word that remains last contributes its root
-weight. That word must be able to reach all others over allowed arcs, else some d_k would vanish;
-`_front_word` swaps such a word to the front.
+weight. That word should reach all others over good arcs, else some d_k would vanish, or nearly (a
+finite mask such as -1e9), and cancel against it; `_front_word` swaps the best such word to the
+front.
 """
 
 import torch
@@ -82,18 +83,10 @@ def sample_arborescences(
         noise = torch.empty_like(into).exponential_(generator=generator).log()
         chosen = (into - noise).argmax(-1, keepdim=True)
         head = torch.cat([heads, chosen, head[..., word + 1 :]], -1)
-    z = torch.zeros_like(scores).scatter_(-2, head[..., None, :], 1.0)
-    z[..., 0] = 0
-    if lengths is not None:
-        z = z * (torch.arange(size, device=scores.device) <= lengths[..., None])[..., None, :]
+    node = torch.arange(size, device=scores.device)
+    words = node > 0 if lengths is None else (node > 0) & (node <= lengths[..., None])
+    z = ((head[..., None, :] == node[:, None]) & words[..., None, :]).to(scores.dtype)
     return z if front is None else _swap(z, front)
-
-
-def closure(joined: Float[Tensor, "*batch nodes nodes"]) -> Float[Tensor, "*batch nodes nodes"]:
-    """1 where a path leads from one node to another; the diagonal must be 1."""
-    for _ in range((joined.shape[-1] - 1).bit_length()):
-        joined = (joined @ joined).clamp(max=1.0)
-    return joined
 
 
 def _eliminate(weights: Tensor, word: int, single_root: bool) -> tuple[Tensor, Tensor]:
@@ -110,15 +103,18 @@ def _where_real(word: int, lengths: Tensor | None, value: Tensor) -> Tensor:
 
 
 def _front_word(scores: Tensor, lengths: Tensor | None) -> Tensor:
-    """A word from which allowed arcs lead to every other word of its sentence."""
+    """The word whose worst path to any other word of its sentence has the best weakest arc."""
     size = scores.shape[-1]
     words = torch.arange(1, size, device=scores.device)
-    allowed = (scores.detach()[..., 1:, 1:] > FORBIDDEN / 2) | (words[:, None] == words)
-    reached = closure(allowed.to(scores.dtype)) > 0
+    path = torch.where(words[:, None] == words, torch.inf, scores.detach()[..., 1:, 1:])
+    for k in range(size - 1):  # widest paths: Floyd and Warshall with max and min
+        through = torch.minimum(path[..., :, k, None], path[..., None, k, :])
+        path = torch.maximum(path, through)
     if lengths is None:
-        return 1 + reached.all(-1).int().argmax(-1)
+        return 1 + path.amin(-1).argmax(-1)
     padding = words > lengths[..., None]
-    return 1 + ((reached | padding[..., None, :]).all(-1) & ~padding).int().argmax(-1)
+    worst = torch.where(padding[..., None, :], torch.inf, path).amin(-1)
+    return 1 + torch.where(padding, -torch.inf, worst).argmax(-1)
 
 
 def _swap(matrix: Tensor, front: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ an answer is NaN, never an error.
 
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import NamedTuple, Optional
 
 import numpy as np
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from nestruct.errors import InputError
 from nestruct.structures.rows import OK, is_capturing, may_raise, raise_bad_rows
+from nestruct.structures.solvers.clock import timed
 from nestruct.structures.solvers.edmonds import edmonds_kernel
 from nestruct.structures.solvers.eisner import eisner_batched, eisner_kernel
 from nestruct.structures.solvers.jit import run_rows
@@ -73,14 +75,16 @@ def _solve(
         return torch.empty(scores.shape, dtype=scores.dtype, device=scores.device)
     on_cpu = rows.device.type == "cpu"
     if entry.batched is not None and not (on_cpu and entry.kernel):
-        z, codes = entry.batched(rows, lengths, option)
+        with timed() if on_cpu else nullcontext():
+            z, codes = entry.batched(rows, lengths, option)
         z = torch.where((codes == OK).view(-1, *[1] * len(parts)), z, torch.nan)
     else:
         if is_capturing(rows):
             raise InputError(
                 f"{owner} solves on the CPU, which a CUDA graph cannot hold: switch the graph off."
             )
-        z, codes = _solve_on_cpu(entry.kernel, rows.cpu(), lengths, option)
+        with timed():
+            z, codes = _solve_on_cpu(entry.kernel, rows.cpu(), lengths, option)
         z = z.to(rows.device)
     if strict and may_raise(rows):
         raise_bad_rows(codes.view(lead), owner)

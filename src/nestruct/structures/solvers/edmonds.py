@@ -25,9 +25,8 @@ OPEN, ON_PATH, DONE = 0, 1, 2
 def edmonds_kernel(rows, lengths, single_root, z, codes):
     """CPU kernel: ``rows [count, n+1, n+1]`` to 0/1 ``z``, one code per row."""
     count, size = rows.shape[0], rows.shape[1]
-    weight = np.empty(
-        (size, size)
-    )  # [node, source]: what the best arc from a source word into a node is worth
+    # [node, source]: what the best arc from a source word into a node is worth.
+    weight = np.empty((size, size))
     target = np.empty((size, size), np.int32)  # and the word of the node that it enters
     node_of = np.empty(size, np.int64)  # word -> the row of `weight` it is contracted into
     state = np.empty(size, np.int64)

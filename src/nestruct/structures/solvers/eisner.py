@@ -5,13 +5,18 @@ arc from head h to dependent m, node 0 the root. Spans i <= j come in four kinds
 i..j below one end) and incomplete (an arc joins i and j), each headed at its left end (``right``,
 pointing right) or its right end (``left``):
 
-    incomplete(i, j) = max over i <= k < j of  right(i, k) + left(k+1, j)      + scores[i, j] or
-    scores[j, i] right(i, j)      = max over i < k <= j of  arc_right(i, k) + right(k, j) left(i, j)
-    = max over i <= k < j of  left(i, k) + arc_left(k, j)
+    inner(i, j)     = max over i <= k < j of  right(i, k) + left(k+1, j)
+
+    arc_right(i, j) = inner(i, j) + scores[i, j]
+
+    arc_left(i, j)  = inner(i, j) + scores[j, i]
+
+    right(i, j)     = max over i < k <= j of  arc_right(i, k) + right(k, j)
+
+    left(i, j)      = max over i <= k < j of  left(i, k) + arc_left(k, j)
 
 With a single root the chart covers the words only, and the root picks the word m with the best
-``left(1, m) + right(m, n) + scores[0, m]``. Without, the root is an ordinary left end: ``right(0,
-n)``.
+``left(1, m) + right(m, n) + scores[0, m]``. Without, it is an ordinary left end: ``right(0, n)``.
 """
 
 import numpy as np
@@ -219,9 +224,7 @@ def eisner_batched(rows: Tensor, lengths: Tensor | None, single_root: int) -> tu
     root = scores[:, 0, 1:]
     chart_scores = scores[:, 1:, 1:] if single_root else scores
     m = chart_scores.shape[-1]
-    last = (
-        lengths - 1 if single_root else lengths
-    )  # the last node of each sentence, in chart numbering
+    last = lengths - 1 if single_root else lengths  # the sentence's last node in the chart
 
     def table() -> Tensor:
         return torch.full((count, m, m), -torch.inf, dtype=rows.dtype, device=device)
@@ -232,9 +235,8 @@ def eisner_batched(rows: Tensor, lengths: Tensor | None, single_root: int) -> tu
         complete[:, :, 0] = 0.0
     for complete in (right_by_end, left_by_end):
         complete[:, :, m - 1] = 0.0
-    splits = torch.zeros(
-        3, count, m, m, dtype=torch.long, device=device
-    )  # ARC, RIGHT, LEFT by start and width
+    # Back-pointers of arcs, right and left spans, by start and width.
+    splits = torch.zeros(3, count, m, m, dtype=torch.long, device=device)
     for width in range(1, m):
         starts, ends, back = slice(0, m - width), slice(width, m), m - 1 - width
         best, split = (right[:, starts, :width] + left_by_end[:, ends, back + 1 :]).max(-1)
@@ -271,10 +273,10 @@ def eisner_batched(rows: Tensor, lengths: Tensor | None, single_root: int) -> tu
     tree = z[:, 1:, 1:] if single_root else z
     for width in range(m - 1, 0, -1):
         start = torch.arange(m - width, device=device)
-        on, split = view[RIGHT, :, : m - width, width], splits[1, :, : m - width, width]
+        on, split = view[RIGHT, :, : m - width, width].clone(), splits[1, :, : m - width, width]
         marked[ARC_RIGHT].scatter_add_(1, start * m + split, on)
         marked[RIGHT].scatter_add_(1, (start + split) * m + width - split, on)
-        on, split = view[LEFT, :, : m - width, width], splits[2, :, : m - width, width]
+        on, split = view[LEFT, :, : m - width, width].clone(), splits[2, :, : m - width, width]
         marked[LEFT].scatter_add_(1, start * m + split, on)
         marked[ARC_LEFT].scatter_add_(1, (start + split) * m + width - split, on)
         to_right, to_left = (

@@ -6,19 +6,20 @@ threading layer that either is not thread-safe (workqueue) or dies after a fork 
 they compile several times slower.
 """
 
-import functools
-import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
 import numba
 import numpy as np
 import torch
 
+from nestruct.threads import thread_pool
+
 # Below this many scores a second thread costs more to wake than it saves.
 _MIN_SCORES_PER_THREAD = 4096
 _CHUNKS_PER_THREAD = 4
-LANES = 8  # a kernel may work on this many rows side by side; chunks are multiples of it
+# A kernel may work on this many rows side by side; chunks are multiples of it. The cache watches
+# a kernel's own file only: after a change here or in rows.py, delete the __pycache__ folders.
+LANES = 8
 
 
 def jit(function: Callable) -> Callable:
@@ -55,13 +56,7 @@ def run_rows(
             part = slice(start, start + size)
             kernel(rows[part], lengths[part], option, z[part], codes[part])
 
-    helpers = [_pool(os.getpid(), threads - 1).submit(work) for _ in range(threads - 1)]
+    helpers = [thread_pool(threads - 1).submit(work) for _ in range(threads - 1)]
     work()
     for helper in helpers:
         helper.result()
-
-
-@functools.lru_cache(maxsize=4)
-def _pool(pid: int, size: int) -> ThreadPoolExecutor:
-    # Keyed by process: threads do not survive a fork (a DataLoader worker that calls a solver).
-    return ThreadPoolExecutor(size, thread_name_prefix="nestruct-solver")

@@ -74,9 +74,8 @@ def _reduce(cost, price, row_of, column_of, free):
     for _ in range(2):
         waiting, num_free = num_free, 0
         place = 0
-        budget = (
-            8 * n
-        )  # ties and rounding can pass a row back and forth for ever; the paths finish the work
+        # Ties and rounding can pass a row back and forth for ever; the paths finish the work.
+        budget = 8 * n
         while place < waiting:
             i = free[place]
             place += 1
@@ -90,9 +89,8 @@ def _reduce(cost, price, row_of, column_of, free):
                     else:
                         second, other = value, j
             budget -= 1
-            if (
-                budget < 0 or second == np.inf
-            ):  # one allowed column only: its price has no bound to move to
+            # One allowed column only: its price has no bound to move to.
+            if budget < 0 or second == np.inf:
                 free[num_free] = i
                 num_free += 1
                 continue

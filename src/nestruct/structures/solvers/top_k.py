@@ -15,8 +15,7 @@ def top_k_batched(rows: Tensor, lengths: Tensor | None, k: int) -> tuple[Tensor,
     else:
         best, index = rows.topk(k, dim=-1, sorted=False)
     z.scatter_(-1, index, 1.0)
-    # A row is usable when no score is NaN or +inf; max and topk put those first, so the k best show
-    # every one of them.
+    # max and topk put NaN and +inf first: where there is one, the k best show one.
     codes = torch.where((best == -torch.inf).any(-1), NO_MEMBER, OK)
     return z, torch.where(((best != best) | (best == torch.inf)).any(-1), NOT_FINITE, codes)
 

@@ -1,0 +1,72 @@
+"""A batch: a tensor, or a tuple, dict or dataclass of tensors with the examples first."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+from nestruct.errors import InputError
+
+
+def select_rows(batch: Any, index: Tensor) -> Any:
+    """The examples at ``index``, as a batch of the same type.
+
+    A type of its own may define ``select_rows(index)``; that is then used.
+
+    Example:
+        >>> import torch, nestruct
+        >>> nestruct.select_rows({"x": torch.arange(4), "y": torch.ones(4)}, torch.tensor([2, 0]))
+        {'x': tensor([2, 0]), 'y': tensor([1., 1.])}
+    """
+    if isinstance(batch, Tensor):
+        return batch[index]
+    if hasattr(batch, "select_rows"):
+        return batch.select_rows(index)
+    return _rebuild(batch, lambda item: select_rows(item, index))
+
+
+def batch_size(batch: Any) -> int:
+    """The number of examples; raises when the tensors of a batch disagree."""
+    if hasattr(batch, "__len__") and hasattr(batch, "select_rows"):
+        return len(batch)
+    sizes: list[int] = []
+
+    def note(tensor: Tensor) -> Tensor:
+        if tensor.dim() == 0:
+            raise InputError("A batch must have an example axis first; it holds a 0-dim tensor.")
+        sizes.append(len(tensor))
+        return tensor
+
+    map_tensors(batch, note)
+    if not sizes:
+        raise InputError("A batch must hold at least one tensor.")
+    if len(set(sizes)) > 1:
+        raise InputError(f"The tensors of a batch must share their first axis, got sizes {sizes}.")
+    return sizes[0]
+
+
+def map_tensors(batch: Any, function: Callable[[Tensor], Any]) -> Any:
+    """Applies a function to every tensor of a batch; entries that are None stay None."""
+    if isinstance(batch, Tensor):
+        return function(batch)
+    return _rebuild(batch, lambda item: map_tensors(item, function))
+
+
+def _rebuild(batch: Any, function: Callable[[Any], Any]) -> Any:
+    """The same container with the function applied to each entry."""
+    if batch is None:
+        return None
+    if isinstance(batch, dict):
+        return type(batch)((key, function(value)) for key, value in batch.items())
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*map(function, batch))
+    if isinstance(batch, tuple | list):
+        return type(batch)(map(function, batch))
+    if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
+        names = [field.name for field in dataclasses.fields(batch)]
+        return dataclasses.replace(batch, **{n: function(getattr(batch, n)) for n in names})
+    raise InputError(
+        "A batch is a tensor, or a tuple, dict or dataclass of tensors (or has a method "
+        f"select_rows of its own); got {type(batch).__name__}."
+    )

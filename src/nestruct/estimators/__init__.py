@@ -1,0 +1,12 @@
+"""Where a gradient comes from: one file each, all with ``backward(model, batch, seed=, step=)``.
+
+``backward`` sets ``.grad`` of the parameters it estimates and returns a `StepReport`; any optimizer
+then takes its step.
+"""
+
+from nestruct.estimators.base import StepReport
+from nestruct.estimators.check import check_gradient
+from nestruct.estimators.enumeration import Enumeration
+from nestruct.estimators.nes import NES
+
+__all__ = ["NES", "Enumeration", "StepReport", "check_gradient"]

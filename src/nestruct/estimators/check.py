@@ -1,0 +1,233 @@
+"""Is an estimator's gradient right? Its mean over many trials against an independent truth.
+
+The truth is the gradient of the smoothed objective at the same sigma, from code that shares nothing
+with the estimators: central differences along Gaussian directions of the plain loss, averaged, with
+its own standard error. Where the structure can be listed, the loss in it is the exact expectation.
+"""
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from nestruct.errors import InputError
+from nestruct.estimators.enumeration import exact_loss
+from nestruct.estimators.nes import NES
+from nestruct.models import StructuredModel
+from nestruct.noise import Noise
+from nestruct.structures import Categorical, KSubset, SpanningTree
+
+_MAX_LISTED = 1000
+_SIGMAS = 4.0  # how many standard errors the verdict allows
+
+
+@dataclass(frozen=True)
+class GradientCheck:
+    """What `check_gradient` found.
+
+    Args:
+        cosine: Between the estimator's mean gradient and the true one.
+        bias: Norm of their difference over the norm of the truth; scale included.
+        noise: What that ratio would be by chance for an unbiased estimator (one standard error).
+        scale: Length of the mean gradient along the truth, over the truth's: 1 when it is right.
+        scale_error: Standard error of that.
+        variance: Sum over parameters of the variance of one estimate.
+        passed: The verdict: scale and direction with raw losses, direction alone with shaped ones.
+        law_variances: For NES, the variance with each way to draw the structure's noise.
+    """
+
+    cosine: float
+    bias: float
+    noise: float
+    scale: float
+    scale_error: float
+    variance: float
+    passed: bool
+    law_variances: dict[str, float] = field(default_factory=dict)
+
+
+def check_gradient(
+    model: nn.Module,
+    estimator: Any,
+    batch: Any,
+    *,
+    num_trials: int = 200,
+    num_reference: int = 20_000,
+    sigma: float | None = None,
+    seed: int = 0,
+    compare_laws: bool = True,
+) -> GradientCheck:
+    """Compares an estimator with the gradient of the smoothed objective.
+
+    Args:
+        model: Small: a reference of ``num_reference`` pairs of evaluations is computed.
+        estimator: Anything with ``backward(model, batch, seed=, step=)``.
+        batch: The minibatch.
+        num_trials: Independent estimates to average.
+        num_reference: Pairs of evaluations behind the truth.
+        sigma: The smoothing of the truth; the estimator's own when it has one.
+        seed: For trials and truth.
+        compare_laws: Whether to measure the variance of each of NES's Gumbel laws too.
+
+    Example:
+        >>> import torch, nestruct
+        >>> from nestruct.models import mlp
+        >>> _ = torch.manual_seed(0)
+        >>> vae = nestruct.StructuredVAE(mlp(2, 3), mlp(3, 2), nestruct.Categorical(3))
+        >>> estimator = nestruct.NES(sigma=0.3, population_size=20, shaping="none")
+        >>> nestruct.check_gradient(vae, estimator, torch.eye(2), num_trials=50).passed
+        True
+    """
+    sigma = getattr(estimator, "sigma", None) if sigma is None else sigma
+    if sigma is None:
+        raise InputError(
+            "check_gradient: the estimator has no sigma; say which smoothing to check."
+        )
+    parameters = _parameters(model, estimator)
+    saved = [p.grad for p in parameters]
+    truth, truth_error = _smoothed_gradient(model, batch, parameters, sigma, num_reference, seed)
+    estimates = _trials(model, estimator, batch, parameters, num_trials, seed)
+    laws = {}
+    if compare_laws and isinstance(estimator, NES) and estimator.mirrored:
+        for law in ("shared", "per_pair", "per_member"):
+            other = dataclasses.replace(estimator, gumbel=law)
+            runs = _trials(model, other, batch, parameters, num_trials, seed)
+            laws[law] = float(runs.var(0).sum())
+    for parameter, gradient in zip(parameters, saved, strict=True):
+        parameter.grad = gradient
+    return _judge(estimates, truth, truth_error, _is_scaled(estimator), laws)
+
+
+def _judge(
+    estimates: Float[Tensor, "trials size"],
+    truth: Tensor,
+    truth_error: Tensor,
+    scaled: bool,
+    laws: dict[str, float],
+) -> GradientCheck:
+    mean, trials = estimates.mean(0), len(estimates)
+    length = truth.norm()
+    unit = truth / length
+    along = estimates @ unit / length  # 1 on average for a right scale
+    scale = along.mean()
+    scale_error = (along.var() / trials + (truth_error * unit / length).square().sum()).sqrt()
+    variance = estimates.var(0).sum()
+    cosine = (mean @ unit) / mean.norm()
+    if scaled:
+        error = mean - truth
+        spread = estimates.var(0) / trials + truth_error**2
+        right_scale = (scale - 1).abs() <= _SIGMAS * scale_error
+    else:  # the scale is arbitrary: compare with the truth stretched to fit, and ask for its sign
+        error = mean - scale * truth
+        spread = estimates.var(0) / trials + (scale * truth_error) ** 2
+        right_scale = scale > _SIGMAS * scale_error
+    # Sum of squares against its expectation under no bias; its deviation if entries were
+    # independent.
+    excess = (error.square().sum() - spread.sum()) / (2 * spread.square().sum()).sqrt()
+    reference = length if scaled else (scale * length).abs()
+    # Shaping by standard scores divides by a random number, which leaves a bias of order 1/N.
+    right_direction = (excess <= 2 * _SIGMAS) | (error.norm() <= 0.02 * reference)
+    return GradientCheck(
+        cosine=float(cosine),
+        bias=float(error.norm() / reference),
+        noise=float(spread.sum().sqrt() / reference),
+        scale=float(scale),
+        scale_error=float(scale_error),
+        variance=float(variance),
+        passed=bool(right_scale & right_direction),
+        law_variances=laws,
+    )
+
+
+def _is_scaled(estimator: Any) -> bool:
+    return getattr(estimator, "shaping", "none") == "none"
+
+
+def _parameters(model: nn.Module, estimator: Any) -> list[nn.Parameter]:
+    before = {p: p.grad for p in model.parameters()}
+    return [p for p in before if p.requires_grad]
+
+
+def _trials(
+    model: nn.Module,
+    estimator: Any,
+    batch: Any,
+    parameters: list[nn.Parameter],
+    num_trials: int,
+    seed: int,
+) -> Float[Tensor, "trials size"]:
+    estimates = []
+    for step in range(num_trials):
+        for parameter in parameters:
+            parameter.grad = None
+        estimator.backward(model, batch, seed=seed, step=step)
+        pieces = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
+        estimates.append(torch.cat([piece.flatten() for piece in pieces]).double())
+    return torch.stack(estimates)
+
+
+def _smoothed_gradient(
+    model: nn.Module,
+    batch: Any,
+    parameters: list[nn.Parameter],
+    sigma: float,
+    num_pairs: int,
+    seed: int,
+) -> tuple[Tensor, Tensor]:
+    """Mean and standard error of ``(loss(mu + sigma w) - loss(mu - sigma w)) w / (2 sigma)``."""
+    names = {id(p): name for name, p in model.named_parameters()}
+    shapes = [(names[id(p)], p) for p in parameters]
+    generator = torch.Generator().manual_seed(seed + 1)
+    size = sum(p.numel() for p in parameters)
+    device, dtype = parameters[0].device, parameters[0].dtype
+    total = torch.zeros(size, dtype=torch.float64, device=device)
+    squares = torch.zeros_like(total)
+    wrapped = _MeanLoss(model, _is_listed(model))
+
+    def loss(flat: Tensor, number: Tensor) -> Tensor:
+        pieces = flat.split([p.numel() for p in parameters])
+        state = {
+            f"model.{name}": p.detach() + sigma * piece.view(p.shape)
+            for (name, p), piece in zip(shapes, pieces, strict=True)
+        }
+        noise = Noise(seed=seed + 2, pair=number)
+        return torch.func.functional_call(wrapped, state, (batch, noise))
+
+    for start in range(0, num_pairs, 1000):
+        count = min(1000, num_pairs - start)
+        drawn = torch.randn(count, size, generator=generator, dtype=dtype).to(device)
+        numbers = torch.arange(start, start + count, device=device)
+        with torch.no_grad():
+            both = [torch.func.vmap(loss)(sign * drawn, numbers) for sign in (1.0, -1.0)]
+        estimates = ((both[0] - both[1]) / (2 * sigma))[:, None].double() * drawn.double()
+        total += estimates.sum(0)
+        squares += estimates.square().sum(0)
+    mean = total / num_pairs
+    return mean, ((squares / num_pairs - mean**2) / num_pairs).clamp(min=0).sqrt()
+
+
+class _MeanLoss(nn.Module):
+    """The mean loss over a batch: expected exactly over listed structures, else sampled."""
+
+    def __init__(self, model: nn.Module, listed: bool) -> None:
+        super().__init__()
+        self.model = model
+        self.listed = listed
+
+    def forward(self, batch: Any, noise: Noise) -> Tensor:
+        if self.listed:
+            return exact_loss(self.model, batch, "perturb_and_map").mean()  # type: ignore[arg-type]
+        return self.model.loss(batch, noise).mean()  # type: ignore[operator]
+
+
+def _is_listed(model: nn.Module) -> bool:
+    # A model that overrides loss is taken at its word: only its loss counts.
+    if not isinstance(model, StructuredModel) or type(model).loss is not StructuredModel.loss:
+        return False
+    structure = model.structure
+    if not isinstance(structure, Categorical | KSubset | SpanningTree):
+        return False
+    return float(structure.log_count().exp()) <= _MAX_LISTED

@@ -1,0 +1,412 @@
+"""Natural evolution strategies in parameter space: Algorithm 1 and Eq. 8 of the paper.
+
+    gradient of E[loss(mu + sigma w)],  w ~ N(0, I)   =   E[w loss(mu + sigma w)] / sigma,
+
+estimated by a population of N members in mirrored pairs mu +- sigma w, losses turned into standard
+scores. Gradient-free: forward passes only, the solver and the networks are black boxes.
+"""
+
+import logging
+import time
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from nestruct.data import batch_size
+from nestruct.errors import InputError, NestructError
+from nestruct.estimators.base import StepReport
+from nestruct.noise import Noise
+from nestruct.population import Layout, Population, budget, evaluate, needs_loop
+from nestruct.population.directions import fill_directions
+from nestruct.population.graph import GraphedStep
+from nestruct.population.population import Filter
+from nestruct.population.shard import add_over_ranks, my_pairs
+from nestruct.structures.solvers import solver_seconds
+
+log = logging.getLogger("nestruct")
+
+_ROWS_STREAM = -1  # the stream that minibatches of pairs are drawn from
+
+
+@dataclass
+class _Plan:
+    """What was decided for one model: how members are evaluated, and how many pairs at once."""
+
+    mode: str
+    chunk: int
+    keep: bool
+
+
+@dataclass(kw_only=True, eq=False)
+class NES:
+    """Natural evolution strategies; the defaults are the paper's.
+
+    Args:
+        sigma: The standard deviation of the perturbation.
+        population_size: N, the number of members; even when mirrored.
+        mirrored: Whether members come in pairs ``mu +- sigma w``.
+        shaping: ``standard_score`` (the paper), ``centered_rank``, or ``none`` for raw losses.
+        minibatch: ``shared``: every member sees the whole batch; ``per_pair``: each mirrored pair
+            draws its own examples from it, and shaping acts on pair differences.
+        pair_batch_size: Examples per pair with ``per_pair``; an equal share, at least one, when
+            None.
+        gumbel: Who draws the structure's noise: ``shared`` (one draw a step for all members, as in
+            the public code), ``per_pair``, or ``per_member`` (Algorithm 1 as written).
+        num_samples: Draws of the structure per example and member (the inner expectation).
+        directions: ``gaussian`` or ``rademacher``.
+        parameters: Which parameters are perturbed: names, a module, or a predicate of (name,
+            parameter); all that require a gradient when None.
+        mode: ``vmap``, ``loop``, or ``auto``: time both on a few members, once.
+        chunk_size: Members evaluated at once (whole pairs); chosen from ``memory_budget`` when
+            None.
+        memory_budget: Bytes; a quarter of what is free when None.
+        graph: Whether a step on CUDA is captured in a graph and replayed: ``auto``, ``on``,
+            ``off``.
+
+    Example:
+        >>> import torch, nestruct
+        >>> class Bowl(torch.nn.Module):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.mu = torch.nn.Parameter(torch.tensor([1.0, -2.0]))
+        ...     def loss(self, batch, noise):
+        ...         return (self.mu**2).sum() + 0 * batch
+        >>> bowl = Bowl()
+        >>> estimator = nestruct.NES(sigma=0.1, population_size=2000, shaping="none")
+        >>> report = estimator.backward(bowl, torch.zeros(1), seed=0, step=0)
+        >>> bowl.mu.grad.round()
+        tensor([ 2., -4.])
+    """
+
+    sigma: float
+    population_size: int
+    mirrored: bool = True
+    shaping: Literal["standard_score", "centered_rank", "none"] = "standard_score"
+    minibatch: Literal["shared", "per_pair"] = "shared"
+    pair_batch_size: int | None = None
+    gumbel: Literal["shared", "per_pair", "per_member"] = "shared"
+    num_samples: int = 1
+    directions: Literal["gaussian", "rademacher"] = "gaussian"
+    parameters: Filter = None
+    mode: Literal["auto", "vmap", "loop"] = "auto"
+    chunk_size: int | None = None
+    memory_budget: int | None = None
+    graph: Literal["auto", "on", "off"] = "auto"
+    _plan: _Plan | None = field(default=None, init=False, repr=False)
+    _graphed: GraphedStep | None = field(default=None, init=False, repr=False)
+    _memory: Tensor | None = field(default=None, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        _check_options(self)
+
+    @property
+    def num_pairs(self) -> int:
+        """Directions drawn per step."""
+        return self.population_size // 2 if self.mirrored else self.population_size
+
+    def backward(self, model: nn.Module, batch: Any, *, seed: int, step: int = 0) -> StepReport:
+        """Sets ``.grad`` of the perturbed parameters to the estimated gradient.
+
+        Args:
+            model: Any module with ``loss(batch, noise) -> [batch]``.
+            batch: See `nestruct.select_rows`.
+            seed: The run's seed.
+            step: The training step; with the seed it determines every draw.
+
+        Raises:
+            NestructError: Every member's loss was not finite.
+        """
+        if not callable(getattr(model, "loss", None)):
+            raise InputError(
+                f"NES needs a model with loss(batch, noise) -> [batch]; {type(model).__name__} "
+                "has none."
+            )
+        layout = Layout(model, self.parameters)
+        plan = self._decide(model, layout, batch, seed)
+        before = solver_seconds()
+        if layout.device.type == "cuda" and self.graph != "off":
+            if self._graphed is None:
+                self._graphed = GraphedStep(strict=self.graph == "on")
+            result = self._graphed(
+                lambda moved, counter: self._step(model, layout, moved, seed, counter, plan),
+                model,
+                batch,
+                step,
+            )
+        else:
+            result = self._step(model, layout, batch, seed, step, plan)
+        _update_buffers(model, batch, seed, step)
+        gradient, losses, stats = result
+        for name, piece in layout.split(gradient).items():
+            layout.parameters[name].grad = piece
+        if layout.device.type == "cpu":
+            _raise_if_all_failed(losses, stats)
+        spent = solver_seconds() - before if layout.device.type == "cpu" else None
+        return StepReport(
+            loss=stats["mean"],
+            loss_std=stats["std"],
+            grad_norm=torch.linalg.vector_norm(gradient),
+            num_evaluations=torch.tensor(self.population_size * self.num_samples),
+            num_failed=stats["failed"],
+            solver_seconds=None if spent is None else torch.tensor(spent),
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """How members are evaluated, so that a resumed run repeats the same arithmetic."""
+        plan = self._plan
+        return {} if plan is None else {"mode": plan.mode, "chunk": plan.chunk, "keep": plan.keep}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes back what `state_dict` gave."""
+        self._plan = _Plan(**state) if state else None
+
+    def _step(
+        self, model: nn.Module, layout: Layout, batch: Any, seed: int, step: Any, plan: _Plan
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """Gradient ``[size]``, member losses ``[members]`` and their statistics."""
+        noise = Noise(seed=seed, step=step)
+        rows = self._pair_rows(batch, noise, layout.device)
+        first, last = my_pairs(self.num_pairs)
+        losses = torch.zeros(self.population_size, dtype=layout.dtype, device=layout.device)
+        memory = self._room(layout, last - first if plan.keep else min(plan.chunk, last - first))
+        start = first
+        while start < last:
+            stop = min(start + plan.chunk, last)
+            flat = memory[start - first : stop - first] if plan.keep else memory[: stop - start]
+            try:
+                self._fill(flat, start, noise)
+                self._evaluate(model, layout, flat, start, batch, noise, rows, plan, losses)
+            except RuntimeError as error:
+                if not _is_out_of_memory(error) or plan.chunk == 1:
+                    raise
+                plan.chunk = max(1, plan.chunk // 2)
+                log.info("NES: out of memory; chunks of %d pairs from now on.", plan.chunk)
+                continue
+            start = stop
+        weights, stats = self._weights(add_over_ranks(losses))
+        gradient = torch.zeros(layout.size, dtype=layout.dtype, device=layout.device)
+        if plan.keep:
+            gradient += weights[first:last] @ memory
+        else:
+            for start in range(first, last, plan.chunk):
+                flat = memory[: min(plan.chunk, last - start)]
+                self._fill(flat, start, noise)
+                gradient += weights[start : start + len(flat)] @ flat
+        # Directions carry one sigma; the estimator divides by it once more.
+        return add_over_ranks(gradient.div_(self.sigma**2)), losses, stats
+
+    def _room(self, layout: Layout, pairs: int) -> Float[Tensor, "pairs size"]:
+        """Memory for directions, kept between steps: fresh pages cost as much as half the draws."""
+        memory = self._memory
+        if (
+            memory is None
+            or memory.shape != (pairs, layout.size)
+            or memory.dtype != layout.dtype
+            or memory.device != layout.device
+        ):
+            self._memory = None  # frees the old before the new is taken
+            memory = torch.empty(pairs, layout.size, dtype=layout.dtype, device=layout.device)
+            self._memory = memory
+        return memory
+
+    def _fill(self, flat: Tensor, first_pair: int, noise: Noise) -> None:
+        fill_directions(
+            flat,
+            first_pair,
+            seed=noise.seed,
+            step=noise.step,
+            sigma=self.sigma,
+            kind=self.directions,
+        )
+
+    def _evaluate(
+        self,
+        model: nn.Module,
+        layout: Layout,
+        flat: Tensor,
+        start: int,
+        batch: Any,
+        noise: Noise,
+        rows: Tensor | None,
+        plan: _Plan,
+        losses: Tensor,
+    ) -> None:
+        """Writes the losses of the pairs from ``start`` on into ``losses``."""
+        population = Population(layout.centre(), layout.split(flat), self.mirrored)
+        pairs = torch.arange(start, start + len(flat), device=layout.device)
+        members = torch.cat([pairs, pairs + self.num_pairs]) if self.mirrored else pairs
+        sources = {"shared": None, "per_pair": members % self.num_pairs, "per_member": members}
+        values = evaluate(
+            model,
+            population,
+            batch,
+            noise,
+            mode=plan.mode,
+            num_samples=self.num_samples,
+            member_noise=sources[self.gumbel],
+            rows=None if rows is None else rows[members % self.num_pairs],
+        )
+        losses[members] = values.mean(1).to(losses.dtype)
+
+    def _pair_rows(
+        self, batch: Any, noise: Noise, device: torch.device
+    ) -> Int[Tensor, "pairs examples"] | None:
+        """Each pair's own examples, without repetition, drawn from integers."""
+        if self.minibatch == "shared":
+            return None
+        examples = batch_size(batch)
+        count = self.pair_batch_size or max(1, examples // self.num_pairs)
+        if count > examples:
+            raise InputError(
+                f"NES: pair_batch_size is {count} but the batch has {examples} examples."
+            )
+        keys = noise.replace(stream=_ROWS_STREAM).gumbel(
+            torch.empty(self.num_pairs, examples, device=device)
+        )
+        return keys.topk(count, dim=1).indices
+
+    def _weights(
+        self, losses: Float[Tensor, " population"]
+    ) -> tuple[Float[Tensor, " pairs"], dict[str, Tensor]]:
+        """Each pair's weight in the gradient (Eq. 8), from shaped losses; and the statistics."""
+        pairs = self.num_pairs
+        values = losses.double()
+        finite = values.isfinite()
+        usable = finite
+        if self.mirrored:  # a failed member takes its pair along
+            usable = (finite[:pairs] & finite[pairs:]).repeat(2)
+        count = usable.sum().clamp(min=1)
+        values = torch.where(usable, values, 0.0)
+        mean = values.sum() / count
+        std = (torch.where(usable, values - mean, 0.0).square().sum() / count).sqrt()
+        stats = {"mean": mean, "std": std, "failed": (~finite).sum(), "usable": usable.sum()}
+        stats |= {key: stats[key].to(losses.dtype) for key in ("mean", "std")}
+        if self.minibatch == "per_pair":  # members of different pairs saw different examples
+            half = (values[:pairs] - values[pairs:]) / 2
+            values = torch.cat([half, -half])
+        utilities = torch.where(usable, _shape(values, usable, self.shaping), 0.0)
+        weights = utilities[:pairs] - utilities[pairs:] if self.mirrored else utilities
+        return (weights / count).to(losses.dtype), stats
+
+    def _decide(self, model: nn.Module, layout: Layout, batch: Any, seed: int) -> _Plan:
+        """Chooses chunk and mode, once; says in one line what it chose."""
+        if self._plan is not None:
+            return self._plan
+        room = self.memory_budget or budget.default_budget(layout.device)
+        element = torch.empty(0, dtype=layout.dtype).element_size()
+        noise = Noise(seed=seed)
+        if self.chunk_size is not None:
+            chunk = max(1, self.chunk_size // (2 if self.mirrored else 1))
+        else:
+            activations = budget.activation_bytes(model, batch, noise)
+            chunk = budget.pairs_within(room, layout.size, element, activations, self.mirrored)
+        chunk = min(chunk, self.num_pairs)
+        keep = budget.keeps_directions(room, self.num_pairs, layout.size, element)
+        plan = _Plan(self.mode, chunk, keep)
+        if self.mode == "auto":
+            plan.mode, reason = self._choose_mode(model, layout, batch, noise, plan)
+            log.info("NES: %s (%s), %d pairs at a time.", plan.mode, reason, plan.chunk)
+        self._plan = plan
+        return plan
+
+    def _choose_mode(
+        self, model: nn.Module, layout: Layout, batch: Any, noise: Noise, plan: _Plan
+    ) -> tuple[str, str]:
+        if needs_loop(model):
+            return "loop", "it has recurrent layers that cannot be vmapped"
+        if layout.device.type != "cpu":
+            return "vmap", "on an accelerator"
+        pairs = min(4, plan.chunk)
+        flat = torch.empty(pairs, layout.size, dtype=layout.dtype, device=layout.device)
+        self._fill(flat, 0, noise)
+        rows = self._pair_rows(batch, noise, layout.device)
+        spent = {}
+        for mode in ("vmap", "loop"):
+            trial = _Plan(mode, pairs, keep=False)
+            losses = torch.zeros(self.population_size, dtype=layout.dtype, device=layout.device)
+            try:
+                for _ in range(2):  # the first pays for warming up
+                    start = time.perf_counter()
+                    self._evaluate(model, layout, flat, 0, batch, noise, rows, trial, losses)
+                    spent[mode] = time.perf_counter() - start
+            except InputError:
+                raise
+            except Exception as error:
+                if mode == "loop":
+                    raise
+                return "loop", f"it cannot be vmapped: {str(error).splitlines()[0]}"
+        mode = min(spent, key=spent.__getitem__)
+        times = ", ".join(f"{name} {1e3 * s / pairs:.1f} ms" for name, s in spent.items())
+        return mode, f"a pair takes {times}"
+
+
+def _shape(values: Tensor, usable: Tensor, shaping: str) -> Tensor:
+    """Utilities: what multiplies a direction instead of the loss."""
+    if shaping == "none":
+        return values
+    count = usable.sum().clamp(min=1)
+    if shaping == "standard_score":
+        mean = torch.where(usable, values, 0.0).sum() / count
+        std = (torch.where(usable, values - mean, 0.0).square().sum() / count).sqrt()
+        # Equal losses: no direction. What rounding leaves of their deviation must not count.
+        equal = std <= 1e-12 * values.abs().max()
+        return torch.where(equal, 0.0, (values - mean) / torch.where(equal, 1.0, std))
+    below = (values[:, None] > values) & usable
+    tied = (values[:, None] == values) & usable
+    rank = below.sum(1) + (tied.sum(1) - 1) / 2
+    return rank / (count - 1).clamp(min=1) - 0.5
+
+
+def _update_buffers(model: nn.Module, batch: Any, seed: int, step: int) -> None:
+    """One forward at the centre, so that running statistics follow it."""
+    if model.training and any(True for _ in model.buffers()):
+        with torch.no_grad():
+            model.loss(batch, Noise(seed=seed, step=step))  # type: ignore[operator]
+
+
+def _raise_if_all_failed(losses: Tensor, stats: dict[str, Tensor]) -> None:
+    if stats["usable"] > 0:
+        return
+    kind = "NaN" if losses.isnan().any() else "infinite"
+    raise NestructError(
+        f"NES: every pair has a member whose loss is not finite (here: {kind}). Is the loss finite "
+        "at the centre? If so, sigma may be too large; if not, look at the scores and the decoder."
+    )
+
+
+def _is_out_of_memory(error: RuntimeError) -> bool:
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+
+
+def _check_options(nes: NES) -> None:
+    choices = {
+        "shaping": ("standard_score", "centered_rank", "none"),
+        "minibatch": ("shared", "per_pair"),
+        "gumbel": ("shared", "per_pair", "per_member"),
+        "directions": ("gaussian", "rademacher"),
+        "mode": ("auto", "vmap", "loop"),
+        "graph": ("auto", "on", "off"),
+    }
+    for name, allowed in choices.items():
+        if getattr(nes, name) not in allowed:
+            raise InputError(f"NES: {name} must be one of {allowed}, got {getattr(nes, name)!r}.")
+    if not nes.sigma > 0:
+        raise InputError(f"NES: sigma must be positive, got {nes.sigma!r}.")
+    for name in ("population_size", "num_samples", "pair_batch_size", "chunk_size"):
+        value = getattr(nes, name)
+        if value is not None and (not isinstance(value, int) or value < 1):
+            raise InputError(f"NES: {name} must be a whole number of at least 1, got {value!r}.")
+    if nes.mirrored and nes.population_size % 2:
+        raise InputError(
+            f"NES: a mirrored population comes in pairs; population_size {nes.population_size} "
+            f"is odd, make it {nes.population_size + 1} or say mirrored=False."
+        )
+    if nes.mirrored and nes.chunk_size is not None and nes.chunk_size % 2:
+        raise InputError(f"NES: chunk_size must be even (whole pairs), got {nes.chunk_size}.")
+    if not nes.mirrored and "per_pair" in (nes.minibatch, nes.gumbel):
+        raise InputError("NES: 'per_pair' needs pairs; say mirrored=True.")
+    if nes.pair_batch_size is not None and nes.minibatch != "per_pair":
+        raise InputError("NES: pair_batch_size needs minibatch='per_pair'.")

@@ -1,0 +1,6 @@
+"""Encoders and decoders, plain modules; ``structured.py`` is the seam that estimators rely on."""
+
+from nestruct.models.mlp import mlp
+from nestruct.models.structured import StructuredModel, StructuredVAE
+
+__all__ = ["StructuredModel", "StructuredVAE", "mlp"]

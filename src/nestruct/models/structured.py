@@ -1,0 +1,219 @@
+"""The seam between networks, structures and estimators: a model with a discrete structure inside.
+
+Eq. 2 of the paper with perturb-and-MAP samples: encode a batch to scores, add Gumbel noise, take
+the argmax, decode. Estimators see nothing but the methods of `StructuredModel`; NES sees `loss`
+alone.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from nestruct.errors import InputError
+from nestruct.noise import Noise
+from nestruct.objective import DIVERGENCES, bound_log_probability
+from nestruct.structures import Categorical, Structure
+
+if TYPE_CHECKING:
+    from nestruct.population import Population
+
+
+class StructuredModel(nn.Module):
+    """A model with a discrete latent structure; a subclass gives `encode` and `decode`."""
+
+    structure: Structure
+
+    def encode(self, batch: Any) -> Tensor:
+        """Scores ``[batch, *parts]``."""
+        raise NotImplementedError(f"{type(self).__name__} must define encode(batch) -> scores.")
+
+    def decode(self, batch: Any, z: Tensor) -> Tensor:
+        """``log p(x | z)``: ``[..., batch]`` for ``z [..., batch, *parts]``, relaxed z included."""
+        raise NotImplementedError(f"{type(self).__name__} must define decode(batch, z).")
+
+    def divergence(self, scores: Tensor, batch: Any) -> Tensor:
+        """The KL term, one per example; none by default."""
+        return scores.new_zeros(scores.shape[0])
+
+    def lengths(self, batch: Any) -> Tensor | None:
+        """Words per example, where the structure is a dependency tree over sentences."""
+        return None
+
+    def loss_at(self, batch: Any, scores: Tensor, z: Tensor) -> Tensor:
+        """The negative ELBO per example at given structures."""
+        return self.divergence(scores, batch) - self.decode(batch, z)
+
+    def loss(self, batch: Any, noise: Noise) -> Tensor:
+        """The negative ELBO per example at perturb-and-MAP samples: all that NES sees."""
+        scores = self.encode(batch)
+        return self.loss_at(batch, scores, self._perturb(batch, scores, noise))
+
+    @torch.no_grad()
+    def infer(self, batch: Any) -> Tensor:
+        """The most likely structure of each example (MAP)."""
+        return self.structure.argmax(self.encode(batch), self.lengths(batch))
+
+    @torch.no_grad()
+    def sample(self, batch: Any, num_samples: int, noise: Noise) -> Tensor:
+        """``[num_samples, batch, *parts]``: perturb-and-MAP samples."""
+        scores = self.encode(batch)
+        streams = [noise.replace(stream=stream) for stream in range(num_samples)]
+        return torch.stack([self._perturb(batch, scores, stream) for stream in streams])
+
+    def _perturb(self, batch: Any, scores: Tensor, noise: Noise) -> Tensor:
+        lengths = self.lengths(batch)
+        return self.structure.argmax(scores + noise.gumbel(scores, lengths), lengths)
+
+
+class StructuredVAE(StructuredModel):
+    """A variational auto-encoder with a discrete latent structure.
+
+    Args:
+        encoder: ``encoder(batch)`` gives scores.
+        decoder: ``decoder(z, batch)`` gives the parameters of the likelihood, ``[..., batch, *x]``;
+            an `nn.Sequential` gets ``z`` alone.
+        structure: The latent space.
+        likelihood: ``bernoulli`` (the decoder gives logits), ``gaussian`` (means, unit variance),
+            or a function of (parameters, batch) that gives log-probabilities per component.
+        divergence: ``gumbel``, ``gibbs``, ``paper-appendix`` or ``none`` (see `nestruct.objective`
+            for what each is and bounds), or a function of (scores, batch).
+        loss_bound: M of the paper's appendix: in training, no component's log-probability counts
+            for less than -M.
+
+    What is reconstructed is the batch itself, its first entry (tuple) or its entry ``x``.
+
+    Example:
+        >>> import torch, nestruct
+        >>> from nestruct.models import mlp
+        >>> structure = nestruct.Categorical(10)
+        >>> vae = nestruct.StructuredVAE(mlp(4, 8, 10), mlp(10, 8, 4), structure)
+        >>> vae.loss(torch.ones(3, 4), nestruct.Noise(seed=0)).shape
+        torch.Size([3])
+    """
+
+    def __init__(
+        self,
+        encoder: nn.Module,
+        decoder: nn.Module,
+        structure: Structure,
+        *,
+        likelihood: str | Callable[[Tensor, Any], Tensor] = "bernoulli",
+        divergence: str | Callable[[Tensor, Any], Tensor] = "gumbel",
+        loss_bound: float | None = None,
+    ) -> None:
+        super().__init__()
+        if isinstance(likelihood, str) and likelihood not in LIKELIHOODS:
+            raise InputError(f"likelihood must be one of {list(LIKELIHOODS)}, got {likelihood!r}.")
+        if isinstance(divergence, str) and divergence not in DIVERGENCES:
+            raise InputError(f"divergence must be one of {list(DIVERGENCES)}, got {divergence!r}.")
+        if loss_bound is not None and not loss_bound > 0:
+            raise InputError(f"loss_bound must be positive, got {loss_bound!r}.")
+        self.encoder = encoder
+        self.decoder = decoder
+        self.structure = structure
+        self.likelihood = likelihood
+        self.kl = divergence
+        self.loss_bound = loss_bound
+
+    def encode(self, batch: Any) -> Tensor:
+        """``encoder(batch)``."""
+        return self.encoder(batch)
+
+    def decode(self, batch: Any, z: Tensor) -> Tensor:
+        """The log-likelihood of each example at ``z``."""
+        alone = isinstance(self.decoder, nn.Sequential)
+        return self._log_likelihood(self.decoder(z) if alone else self.decoder(z, batch), batch)
+
+    def divergence(self, scores: Tensor, batch: Any) -> Tensor:
+        """The KL term of each example."""
+        if callable(self.kl):
+            return self.kl(scores, batch)
+        return DIVERGENCES[self.kl](self.structure, scores, None, self.lengths(batch))
+
+    def loss_at(self, batch: Any, scores: Tensor, z: Tensor) -> Tensor:
+        """The negative ELBO per example at given structures."""
+        if self.kl != "paper-appendix":
+            return super().loss_at(batch, scores, z)
+        kl = DIVERGENCES["paper-appendix"](self.structure, scores, z, self.lengths(batch))
+        return kl - self.decode(batch, z)
+
+    def _log_likelihood(self, parameters: Tensor, batch: Any) -> Tensor:
+        if callable(self.likelihood):
+            components = self.likelihood(parameters, batch)
+        else:
+            components = LIKELIHOODS[self.likelihood](parameters, observed(batch))
+        components = bound_log_probability(components, self._bound)
+        axes = observed(batch).dim() - 1
+        return components.flatten(-axes).sum(-1) if axes else components
+
+    @property
+    def _bound(self) -> float | None:
+        return self.loss_bound if self.training else None
+
+    def population_losses(self, population: "Population", batch: Any, noise: Noise) -> Any:
+        """``[members, batch]`` with two exact savings, or NotImplemented where they do not apply.
+
+        A linear layer of a mirrored pair is ``x W + s x E`` with s = +-1, and the first one needs
+        ``x W`` only once and ``x E`` once per pair. And with a Categorical structure a decoder sees
+        only K distinct inputs, whatever the batch.
+        """
+        encoder, decoder, structure = self.encoder, self.decoder, self.structure
+        if not (isinstance(encoder, nn.Sequential) and isinstance(decoder, nn.Sequential)):
+            return NotImplemented
+        if not isinstance(structure, Categorical) or not self._has_savings(batch):
+            return NotImplemented
+        scores = population.sequential(encoder, "encoder.", batch)
+        members, examples = scores.shape[:2]
+        if isinstance(noise.pair, Tensor):
+            gumbel = torch.func.vmap(lambda pair: noise.replace(pair=pair).gumbel(scores[0]))
+            draws = gumbel(noise.pair)
+        else:
+            draws = noise.gumbel(scores[0])
+        # Under vmap a failing row is NaN, not an error.
+        z = torch.func.vmap(structure.argmax)(scores + draws)
+        choice = z.argmax(-1)
+        classes = torch.eye(structure.num_classes, dtype=scores.dtype, device=scores.device)
+        parameters = population.sequential(decoder, "decoder.", classes)  # [members, K, *x]
+        if self.likelihood == "bernoulli" and self._bound is None:
+            # x . logits - softplus(logits): linear in x, so one product serves all examples.
+            flat, x = parameters.flatten(2), batch.flatten(1)
+            table = flat @ x.T - nn.functional.softplus(flat).sum(-1, keepdim=True)
+            log_likelihood = table.gather(1, choice[:, None])[:, 0]
+        else:
+            index = choice.view(members, examples, *[1] * (parameters.dim() - 2))
+            chosen = parameters.gather(1, index.expand(members, examples, *parameters.shape[2:]))
+            log_likelihood = self._log_likelihood(chosen, batch)
+        kl = self.divergence(scores.flatten(0, 1), batch).view(members, examples)
+        return kl - torch.where(z[..., 0].isnan(), torch.nan, log_likelihood)
+
+    def _has_savings(self, batch: Any) -> bool:
+        if self.kl == "paper-appendix" or callable(self.kl) or callable(self.likelihood):
+            return False
+        dropout = any(isinstance(m, nn.modules.dropout._DropoutNd) for m in self.modules())
+        buffers = next(self.buffers(), None) is not None  # BatchNorm
+        return isinstance(batch, Tensor) and not dropout and not buffers
+
+
+def observed(batch: Any) -> Tensor:
+    """What a VAE reconstructs: the batch, its first entry, or its entry ``x``."""
+    if isinstance(batch, Tensor):
+        return batch
+    if isinstance(batch, dict):
+        return batch["x"]
+    return batch[0] if isinstance(batch, tuple | list) else batch.x
+
+
+def _bernoulli(logits: Tensor, x: Tensor) -> Tensor:
+    return x * logits - nn.functional.softplus(logits)
+
+
+def _gaussian(mean: Tensor, x: Tensor) -> Tensor:
+    return -0.5 * (x - mean) ** 2 - 0.9189385332046727  # log sqrt(2 pi)
+
+
+LIKELIHOODS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "bernoulli": _bernoulli,
+    "gaussian": _gaussian,
+}

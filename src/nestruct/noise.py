@@ -1,0 +1,127 @@
+"""Random draws from integers: a draw depends on its seed and its own coordinates, on nothing else.
+
+Gumbel draws come from a counter-based hash (the finalizer of splitmix64, G. Steele et al., 2014) of
+seed, step, stream, pair, example and a part's coordinates, in integer tensor operations that are
+legal inside `torch.vmap` and inside a CUDA graph capture. So a draw does not depend on padding, on
+how a population is cut into chunks, or on which process evaluates it, and the CPU and CUDA agree.
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from nestruct.errors import InputError
+
+_MASK = (1 << 64) - 1
+_GOLDEN = 0x9E3779B97F4A7C15
+_FIRST = 0xBF58476D1CE4E5B9
+_SECOND = 0x94D049BB133111EB
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Where a model's random draws come from. A model may ignore it.
+
+    Args:
+        seed: The run's seed.
+        step: The training step; a tensor inside a captured graph.
+        stream: Which of several independent draws (the samples of an inner expectation).
+        pair: The mirrored pair, or the member, that draws; 0 when all share one draw.
+        example: ``[batch]``, the position of each example in the whole minibatch; its own place
+            when left out.
+
+    Example:
+        >>> import torch, nestruct
+        >>> noise = nestruct.Noise(seed=0, step=3)
+        >>> wide, narrow = noise.gumbel(torch.zeros(2, 5)), noise.gumbel(torch.zeros(2, 3))
+        >>> bool((wide[:, :3] == narrow).all())
+        True
+    """
+
+    seed: int
+    step: int | Tensor = 0
+    stream: int | Tensor = 0
+    pair: int | Tensor = 0
+    example: Tensor | None = None
+
+    def replace(self, **changes) -> "Noise":
+        """A copy with some of the integers changed."""
+        return replace(self, **changes)
+
+    def gumbel(self, scores: Tensor, lengths: Tensor | None = None) -> Float[Tensor, "..."]:
+        """Standard Gumbel draws, one for each score ``[batch, *parts]``, in the scores' dtype.
+
+        Args:
+            scores: Only shape, dtype and device are used; the first axis is the examples.
+            lengths: Words per example, for dependency trees: parts beyond get 0.
+        """
+        if scores.dim() == 0:
+            raise InputError("noise.gumbel: scores need a leading axis of examples.")
+        bits = self._bits(scores.shape, scores.device)
+        # 23 or 52 random bits and a half: exact in the dtype, never 0, never 1.
+        digits = 23 if scores.dtype == torch.float32 else 52
+        uniform = (_shift(bits, 64 - digits).to(scores.dtype) + 0.5) * 2.0**-digits
+        gumbel = -torch.log(-torch.log(uniform))
+        if lengths is None:
+            return gumbel
+        node = torch.arange(scores.shape[-1], device=scores.device)
+        real = node <= lengths[..., None]
+        return torch.where(real[..., :, None] & real[..., None, :], gumbel, 0.0)
+
+    def _bits(self, shape: torch.Size, device: torch.device) -> Int[Tensor, "..."]:
+        key = torch.full((), _signed(_mix_int(self.seed)), device=device)
+        for value in (self.step, self.stream, self.pair):
+            key = _absorb(key, value)
+        example = self.example
+        if example is None:
+            example = torch.arange(shape[0], device=device)
+        elif example.shape != shape[:1]:
+            raise InputError(
+                f"noise.gumbel: scores of shape {tuple(shape)} do not start with the "
+                f"{len(example)} examples of this noise."
+            )
+        key = _absorb(key, example)
+        # Coordinates are hashed one axis at a time, so a part keeps its draw when others are added.
+        for size in shape[1:]:
+            key = _absorb(key[..., None], torch.arange(size, device=device))
+        return key
+
+
+def derive_seed(*values: int) -> int:
+    """A 63-bit seed for a torch generator, from integers."""
+    key = 0
+    for value in values:
+        key = _mix_int(key + _GOLDEN * (value + 1))
+    return key >> 1
+
+
+def _absorb(key: Tensor, value: int | Tensor) -> Tensor:
+    if isinstance(value, int):
+        return _mix(key + _signed(_GOLDEN * (value + 1)))
+    return _mix(key + _signed(_GOLDEN) * (value.long() + 1))
+
+
+def _mix(x: Tensor) -> Tensor:
+    x = (x ^ _shift(x, 30)) * _signed(_FIRST)
+    x = (x ^ _shift(x, 27)) * _signed(_SECOND)
+    return x ^ _shift(x, 31)
+
+
+def _shift(x: Tensor, places: int) -> Tensor:
+    """Logical right shift: torch's own copies the sign."""
+    return (x >> places) & ((1 << (64 - places)) - 1)
+
+
+def _mix_int(x: int) -> int:
+    x &= _MASK
+    x = ((x ^ (x >> 30)) * _FIRST) & _MASK
+    x = ((x ^ (x >> 27)) * _SECOND) & _MASK
+    return x ^ (x >> 31)
+
+
+def _signed(x: int) -> int:
+    """The int64 with the same bits."""
+    x &= _MASK
+    return x - (1 << 64) if x >> 63 else x

@@ -1,0 +1,9 @@
+"""A population around the centre: perturb, evaluate (vmap or loop), share over processes.
+
+Members come in mirrored pairs: all ``centre + sigma direction`` first, then all ``centre - ...``.
+"""
+
+from nestruct.population.evaluate import evaluate, needs_loop
+from nestruct.population.population import Layout, Population
+
+__all__ = ["Layout", "Population", "evaluate", "needs_loop"]

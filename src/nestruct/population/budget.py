@@ -1,0 +1,59 @@
+"""How many pairs fit into memory at once."""
+
+import os
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from nestruct.noise import Noise
+
+
+def default_budget(device: torch.device) -> int:
+    """A quarter of what is free, in bytes."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0] // 4
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 4
+
+
+def pairs_within(
+    budget: int, size: int, element_size: int, activation_bytes: int, mirrored: bool
+) -> int:
+    """Pairs whose directions, members and activations fit into half of a budget, at least one.
+
+    The other half is for directions that are kept for the gradient (see `keeps_directions`).
+    """
+    members = 2 if mirrored else 1
+    each = (1 + members) * size * element_size + members * activation_bytes
+    return max(1, budget // 2 // each)
+
+
+def keeps_directions(budget: int, pairs: int, size: int, element_size: int) -> bool:
+    """Whether all directions may stay in memory; else they are drawn a second time."""
+    return pairs * size * element_size <= budget // 2
+
+
+def activation_bytes(model: nn.Module, batch: Any, noise: Noise) -> int:
+    """What one forward at the centre allocates in all: an upper bound on a member's activations."""
+    counter = _Counter()
+    states = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    with torch.no_grad(), torch.random.fork_rng(), counter:
+        model.loss(batch, noise)  # type: ignore[operator]
+    for name, buffer in model.named_buffers():
+        buffer.copy_(states[name])
+    return counter.total
+
+
+class _Counter(TorchDispatchMode):
+    """Adds up the bytes of every operation's new results."""
+
+    total = 0
+
+    def __torch_dispatch__(self, function, types, arguments=(), keywords=None):
+        results = function(*arguments, **(keywords or {}))
+        known = {id(a) for a in arguments}
+        for result in results if isinstance(results, tuple | list) else (results,):
+            if isinstance(result, Tensor) and id(result) not in known and result._base is None:
+                self.total += result.nbytes
+        return results

@@ -1,0 +1,154 @@
+"""Losses of a population: vmapped, or one member after the other."""
+
+from collections.abc import Callable
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from nestruct.data import select_rows
+from nestruct.errors import InputError
+from nestruct.noise import Noise, derive_seed
+from nestruct.population.population import Population
+from nestruct.structures import nan_rows
+
+
+class _Loss(nn.Module):
+    """Gives `torch.func.functional_call`, which calls ``forward``, a model's ``loss``."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, batch: Any, noise: Noise) -> Tensor:
+        return self.model.loss(batch, noise)  # type: ignore[operator]
+
+
+def evaluate(
+    model: nn.Module,
+    population: Population,
+    batch: Any,
+    noise: Noise,
+    *,
+    mode: str,
+    num_samples: int = 1,
+    member_noise: Tensor | None = None,
+    rows: Tensor | None = None,
+) -> Float[Tensor, "population batch"]:
+    """The loss of every member on every example; NaN where a member's structure has no answer.
+
+    Args:
+        model: Any module with ``loss(batch, noise) -> [batch]``; ``population_losses`` is used
+            where it has one and examples are shared.
+        population: The members.
+        batch: The whole minibatch.
+        noise: Seed and step; streams 0 .. num_samples - 1 are averaged.
+        mode: ``vmap`` or ``loop``.
+        num_samples: Draws of the structure per example.
+        member_noise: ``[members]``, who draws: the same number draws the same. None: all the same.
+        rows: ``[members, examples]``, each member's own examples. None: the whole batch for all.
+    """
+    streams = [noise.replace(stream=stream) for stream in range(num_samples)]
+    with torch.no_grad(), nan_rows():
+        if mode == "vmap" and rows is None and hasattr(model, "population_losses"):
+            losses = _through_seam(model, population, batch, streams, member_noise)
+            if losses is not None:
+                return losses
+        run = _vmapped if mode == "vmap" else _looped
+        return run(
+            _member_loss(model, batch, streams), model, population, noise, member_noise, rows
+        )
+
+
+def needs_loop(model: nn.Module) -> bool:
+    """Whether a model holds a layer that cannot be vmapped (nn.LSTM, nn.GRU, nn.RNN)."""
+    return any(isinstance(module, nn.RNNBase) for module in model.modules())
+
+
+def _through_seam(model, population, batch, streams, member_noise) -> Tensor | None:
+    results = []
+    for noise in streams:
+        if member_noise is not None:
+            noise = noise.replace(pair=member_noise)
+        losses = model.population_losses(population, batch, noise)
+        if losses is NotImplemented:
+            return None
+        results.append(losses)
+    return torch.stack(results).mean(0)
+
+
+def _member_loss(model: nn.Module, batch: Any, streams: list[Noise]) -> Callable[..., Tensor]:
+    wrapped = _Loss(model)
+
+    def loss(state: dict[str, Tensor], pair: Any, rows: Any) -> Tensor:
+        mine = batch if rows is None else select_rows(batch, rows)
+        total: Any = 0.0
+        for noise in streams:
+            if pair is not None:
+                noise = noise.replace(pair=pair)
+            if rows is not None:
+                noise = noise.replace(example=rows)
+            named = {f"model.{name}": tensor for name, tensor in state.items()}
+            losses = torch.func.functional_call(wrapped, named, (mine, noise))
+            _check_losses(losses)
+            total = total + losses
+        return total / len(streams)
+
+    return loss
+
+
+def _vmapped(loss, model, population, noise, member_noise, rows) -> Tensor:
+    state = population.parameters()
+    # Members get copies of the buffers: BatchNorm in training edits them.
+    copies = model.training and any(True for _ in model.buffers())
+    if copies:
+        members = population.num_members
+        for name, buffer in model.named_buffers():
+            state[name] = buffer.expand(members, *buffer.shape).clone()
+    dims = (
+        dict.fromkeys(state, 0),
+        None if member_noise is None else 0,
+        None if rows is None else 0,
+    )
+    with _fixed_dropout(model, noise):
+        return torch.func.vmap(loss, in_dims=dims, randomness="same")(state, member_noise, rows)
+
+
+def _looped(loss, model, population, noise, member_noise, rows) -> Tensor:
+    losses = []
+    for member in range(population.num_members):
+        pair, sign = member % population.num_pairs, 1 if member < population.num_pairs else -1
+        state = {
+            name: population.centre[name] + sign * direction[pair]
+            for name, direction in population.directions.items()
+        }
+        if model.training:
+            state |= {name: buffer.clone() for name, buffer in model.named_buffers()}
+        with _fixed_dropout(model, noise):
+            losses.append(
+                loss(
+                    state,
+                    None if member_noise is None else member_noise[member],
+                    None if rows is None else rows[member],
+                )
+            )
+    return torch.stack(losses)
+
+
+@contextmanager
+def _fixed_dropout(model: nn.Module, noise: Noise):
+    """Gives layers with randomness of their own the same draws for every member and chunk."""
+    if not model.training or isinstance(noise.step, Tensor):
+        yield
+        return
+    with torch.random.fork_rng():
+        torch.manual_seed(derive_seed(noise.seed, noise.step))
+        yield
+
+
+def _check_losses(losses: Any) -> None:
+    if not isinstance(losses, Tensor) or losses.dim() != 1 or not losses.is_floating_point():
+        got = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
+        raise InputError(f"model.loss must give one loss per example, shape [batch]; got {got}.")

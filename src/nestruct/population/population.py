@@ -1,0 +1,146 @@
+"""Parameters of many members at once: a centre, directions, signs."""
+
+import functools
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from nestruct.errors import InputError
+
+Filter = nn.Module | Iterable[str] | Callable[[str, nn.Parameter], bool] | None
+
+
+@dataclass
+class Population:
+    """Some members of a population, as a model's ``population_losses`` sees them.
+
+    Args:
+        centre: The model's own parameters, by name.
+        directions: ``[pairs, *shape]`` for each perturbed parameter, already times sigma.
+        mirrored: Whether each direction stands for two members, ``centre +- direction``.
+    """
+
+    centre: dict[str, Tensor]
+    directions: dict[str, Tensor]
+    mirrored: bool
+
+    @property
+    def num_pairs(self) -> int:
+        """How many directions there are."""
+        return len(next(iter(self.directions.values())))
+
+    @property
+    def num_members(self) -> int:
+        """How many members: two per direction when mirrored."""
+        return self.num_pairs * (2 if self.mirrored else 1)
+
+    @property
+    def signs(self) -> Float[Tensor, " population"]:
+        """+1 or -1 for each member."""
+        ones = torch.ones_like(next(iter(self.directions.values())).flatten(1)[:, 0])
+        return torch.cat([ones, -ones]) if self.mirrored else ones
+
+    def mirror(self, centre: Tensor, move: Float[Tensor, "pairs ..."]) -> Tensor:
+        """``[members, ...]``: the centre plus, then minus, each pair's move."""
+        return torch.cat([centre + move, centre - move]) if self.mirrored else centre + move
+
+    def parameters(self, prefix: str = "") -> dict[str, Tensor]:
+        """``[members, *shape]`` for each perturbed parameter below a prefix."""
+        return {
+            name.removeprefix(prefix): self.mirror(self.centre[name], direction)
+            for name, direction in self.directions.items()
+            if name.startswith(prefix)
+        }
+
+    def sequential(self, layers: nn.Sequential, prefix: str, x: Tensor) -> Tensor:
+        """``[members, ...]``: what every member's layers make of one shared input.
+
+        A linear layer never forms its members' weights: it is ``x W + s x E`` with s = +-1, where a
+        shared input needs ``x W`` once and ``x E`` once per pair.
+        """
+        mapped = False  # whether x has an axis of members by now
+        for name, layer in layers.named_children():
+            inner = f"{prefix}{name}."
+            perturbed = any(key.startswith(inner) for key in self.directions)
+            if perturbed and isinstance(layer, nn.Linear):
+                x = self._linear(layer, inner, x, mapped)
+            elif perturbed:
+                dims = (0, 0 if mapped else None)
+                call = functools.partial(torch.func.functional_call, layer)
+                x = torch.func.vmap(call, in_dims=dims)(self.parameters(inner), x)
+            else:
+                x = torch.func.vmap(layer)(x) if mapped else layer(x)
+            mapped = mapped or perturbed
+        return x if mapped else x.expand(self.num_members, *x.shape)
+
+    def _linear(self, layer: nn.Linear, prefix: str, x: Tensor, mapped: bool) -> Tensor:
+        base = layer(x)
+        rows = x.flatten(1, -2) if mapped else x.flatten(0, -2)
+        if mapped and self.mirrored:
+            rows = torch.cat(rows.chunk(2), 1)  # both members of a pair side by side
+        weight, bias = (self.directions.get(prefix + name) for name in ("weight", "bias"))
+        move = rows.new_zeros(()) if weight is None else rows @ weight.mT
+        if bias is not None:
+            move = move + bias[:, None]
+        move = move.expand(self.num_pairs, rows.shape[-2], -1)
+        if mapped and self.mirrored:
+            plus, minus = move.chunk(2, 1)
+            return base + torch.cat([plus, -minus]).view(base.shape)
+        return self.mirror(base, move.reshape(self.num_pairs, *x.shape[mapped:-1], -1))
+
+
+class Layout:
+    """Which parameters are perturbed, and where each lies in a flat direction."""
+
+    def __init__(self, model: nn.Module, chosen: Filter = None) -> None:
+        self.parameters = _choose(model, chosen)
+        if not self.parameters:
+            raise InputError(
+                "There is no parameter to estimate: the filter chose none, or all are frozen "
+                "(requires_grad is False)."
+            )
+        first = next(iter(self.parameters.values()))
+        for name, parameter in self.parameters.items():
+            if parameter.dtype != first.dtype or parameter.device != first.device:
+                raise InputError(
+                    f"Perturbed parameters must share dtype and device: {name} is "
+                    f"{parameter.dtype} on {parameter.device}, others {first.dtype} on "
+                    f"{first.device}."
+                )
+        self.dtype, self.device = first.dtype, first.device
+        self.size = sum(parameter.numel() for parameter in self.parameters.values())
+
+    def split(self, flat: Float[Tensor, "*pairs size"]) -> dict[str, Tensor]:
+        """Views of a flat direction (or several) by parameter name."""
+        sizes = [parameter.numel() for parameter in self.parameters.values()]
+        pieces = flat.split(sizes, -1)
+        return {
+            name: piece.unflatten(-1, parameter.shape) if parameter.dim() else piece[..., 0]
+            for (name, parameter), piece in zip(self.parameters.items(), pieces, strict=True)
+        }
+
+    def centre(self) -> dict[str, Tensor]:
+        """The parameters' present values."""
+        return {name: parameter.detach() for name, parameter in self.parameters.items()}
+
+
+def _choose(model: nn.Module, chosen: Filter) -> dict[str, nn.Parameter]:
+    everything = dict(model.named_parameters())
+    if chosen is None:
+        return {name: p for name, p in everything.items() if p.requires_grad}
+    if isinstance(chosen, nn.Module):
+        wanted = {id(p) for p in chosen.parameters() if p.requires_grad}
+        return {name: p for name, p in everything.items() if id(p) in wanted}
+    if callable(chosen):
+        return {name: p for name, p in everything.items() if chosen(name, p)}
+    names = [chosen] if isinstance(chosen, str) else list(chosen)
+    unknown = [name for name in names if name not in everything]
+    if unknown:
+        raise InputError(
+            f"parameters: {unknown[0]!r} is not a parameter of the model; there are "
+            f"{', '.join(list(everything)[:8])}{', ...' if len(everything) > 8 else ''}."
+        )
+    return {name: everything[name] for name in everything if name in names}

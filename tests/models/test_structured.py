@@ -1,0 +1,195 @@
+"""The model seam and the VAE: losses by hand, shapes, options, exact savings."""
+
+import pytest
+import torch
+from torch import nn
+from toys import bits, vae
+
+import nestruct
+from nestruct import InputError, Noise
+from nestruct.population import Layout, Population, evaluate
+
+NOISE = Noise(seed=0, step=1)
+X = bits(7, 6)
+
+
+def test_loss_by_hand():
+    model = vae(divergence="gumbel")
+    scores = model.encoder(X)
+    z = nn.functional.one_hot((scores + NOISE.gumbel(scores)).argmax(-1), 4).double()
+    reconstruction = nn.functional.binary_cross_entropy_with_logits(
+        model.decoder(z), X, reduction="none"
+    ).sum(-1)
+    kl = (scores + torch.exp(-scores) - 1).sum(-1)
+    torch.testing.assert_close(model.loss(X, NOISE), reconstruction + kl)
+
+
+def test_divergences_and_likelihoods():
+    plain = vae(divergence="none").loss(X, NOISE)
+    model = vae(divergence="none")
+    for kl in ("gumbel", "gibbs"):
+        other = vae(divergence=kl)
+        torch.testing.assert_close(
+            other.loss(X, NOISE) - plain, other.divergence(other.encode(X), X)
+        )
+    own = vae(divergence=lambda scores, batch: scores.square().sum(-1))
+    torch.testing.assert_close(own.loss(X, NOISE) - plain, own.encode(X).square().sum(-1))
+    z = model.infer(X)
+    gauss = vae(divergence="none", likelihood="gaussian")
+    normal = torch.distributions.Normal(gauss.decoder(z), 1.0)
+    torch.testing.assert_close(gauss.decode(X, z), normal.log_prob(X).sum(-1))
+    mine = vae(divergence="none", likelihood=lambda mean, batch: -(mean - batch).abs())
+    torch.testing.assert_close(mine.decode(X, z), -(mine.decoder(z) - X).abs().sum(-1))
+    appendix = vae(divergence="paper-appendix")
+    z = appendix.sample(X, 1, NOISE)[0]
+    expected = plain + (z * appendix.encode(X)).sum(-1) + appendix.structure.log_count()
+    torch.testing.assert_close(appendix.loss(X, NOISE), expected)
+
+
+def test_decode_takes_leading_axes_and_relaxed_structures():
+    model = vae(likelihood="bernoulli")
+    z = torch.rand(2, 3, 7, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    z.requires_grad_()
+    values = model.decode(X, z)
+    assert values.shape == (2, 3, 7)
+    torch.testing.assert_close(values[1, 2], model.decode(X, z[1, 2]))
+    assert torch.autograd.grad(values.sum(), z)[0].abs().sum() > 0
+
+
+def test_infer_and_sample():
+    model = vae(nestruct.SpanningTree(4))
+    assert torch.equal(model.infer(X), model.structure.argmax(model.encode(X)))
+    samples = model.sample(X, 5, NOISE)
+    assert samples.shape == (5, 7, 6)
+    assert model.structure.contains(samples).all()
+    assert not torch.equal(samples[0], samples[1])
+    assert torch.equal(samples[:2], model.sample(X, 2, NOISE))
+    assert not samples.requires_grad
+
+
+def test_the_loss_bound_holds_in_training_only():
+    model = vae(divergence="none", loss_bound=0.1)
+    assert (model.loss(X, NOISE) <= 0.1 * 6 + 1e-12).all()
+    assert (model.eval().loss(X, NOISE) > 0.1 * 6).all()
+
+
+def test_a_model_of_ones_own_over_sentences():
+    class Parser(nestruct.StructuredModel):
+        structure = nestruct.ProjectiveTree()
+
+        def __init__(self):
+            super().__init__()
+            self.embed = nn.Embedding(9, 4, dtype=torch.float64)
+
+        def lengths(self, batch):
+            return batch["lengths"]
+
+        def encode(self, batch):
+            words = self.embed(batch["words"])
+            return words @ words.mT
+
+        def decode(self, batch, z):
+            return -(z * torch.arange(z.shape[-1]).to(z)).sum((-1, -2))
+
+    batch = {"words": torch.arange(12).view(2, 6) % 9, "lengths": torch.tensor([5, 3])}
+    model = Parser()
+    z = model.sample(batch, 3, NOISE)
+    assert model.structure.contains(z, batch["lengths"].expand(3, 2)).all()
+    assert model.loss(batch, NOISE).shape == (2,)
+    # Longer padding changes nothing.
+    padded = {"words": nn.functional.pad(batch["words"], (0, 3)), "lengths": batch["lengths"]}
+    torch.testing.assert_close(model.loss(padded, NOISE), model.loss(batch, NOISE))
+
+
+def test_what_a_batch_reconstructs():
+    model = vae()
+    by_key = nestruct.StructuredVAE(_First("x"), _Two(model.decoder), model.structure)
+    by_key.encoder.inner = model.encoder
+    torch.testing.assert_close(by_key.loss({"x": X}, NOISE), model.loss(X, NOISE))
+    by_place = nestruct.StructuredVAE(_First(0), _Two(model.decoder), model.structure)
+    by_place.encoder.inner = model.encoder
+    torch.testing.assert_close(by_place.loss((X, X), NOISE), model.loss(X, NOISE))
+
+
+class _First(nn.Module):
+    def __init__(self, key):
+        super().__init__()
+        self.key = key
+        self.inner: nn.Module | None = None
+
+    def forward(self, batch):
+        return self.inner(batch[self.key])
+
+
+class _Two(nn.Module):
+    """A decoder that also gets the batch."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, z, batch):
+        return self.inner(z)
+
+
+def test_mistakes_are_refused():
+    with pytest.raises(InputError, match="likelihood must be one of"):
+        vae(likelihood="poisson")
+    with pytest.raises(InputError, match="divergence must be one of"):
+        vae(divergence="kl")
+    with pytest.raises(InputError, match="loss_bound must be positive"):
+        vae(loss_bound=0)
+    with pytest.raises(NotImplementedError, match="must define encode"):
+        nestruct.StructuredModel().loss(X, NOISE)
+
+
+OPTIONS = {
+    "plain": {},
+    "bounded": {"loss_bound": 0.5},
+    "gaussian": {"likelihood": "gaussian"},
+    "gibbs": {"divergence": "gibbs"},
+}
+
+
+@pytest.mark.parametrize("mirrored", [True, False])
+@pytest.mark.parametrize("chosen", [None, "encoder", "decoder", "biases"])
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_exact_savings_equal_the_default_path(options, chosen, mirrored):
+    model = vae(**options)
+    filters = {
+        None: None,
+        "encoder": model.encoder,
+        "decoder": model.decoder,
+        "biases": lambda name, p: name.endswith("bias"),
+    }
+    layout = Layout(model, filters[chosen])
+    generator = torch.Generator().manual_seed(0)
+    flat = 0.3 * torch.randn(5, layout.size, generator=generator, dtype=torch.float64)
+    population = Population(layout.centre(), layout.split(flat), mirrored)
+    members = torch.arange(population.num_members) % 5
+    for who in (None, members, torch.arange(population.num_members)):
+        noise = NOISE if who is None else NOISE.replace(pair=who)
+        saved = model.population_losses(population, X, noise)
+        assert saved is not NotImplemented
+        plain = evaluate(model, population, X, NOISE, mode="loop", member_noise=who)
+        assert saved.shape == (population.num_members, 7)
+        torch.testing.assert_close(saved, plain)
+
+
+@pytest.mark.parametrize("change", ["structure", "dropout", "norm", "appendix", "own decoder"])
+def test_savings_step_aside_where_they_do_not_apply(change):
+    model = vae(
+        nestruct.KSubset(4, 2) if change == "structure" else None,
+        divergence="paper-appendix" if change == "appendix" else "gumbel",
+    )
+    if change == "dropout":
+        model.encoder.append(nn.Dropout())
+    if change == "norm":
+        model.encoder.insert(1, nn.BatchNorm1d(5).double())
+    if change == "own decoder":
+        model.decoder = _Two(model.decoder)
+    layout = Layout(model)
+    flat = torch.zeros(2, layout.size, dtype=torch.float64)
+    population = Population(layout.centre(), layout.split(flat), True)
+    assert model.population_losses(population, X, NOISE) is NotImplemented
+    assert evaluate(model, population, X, NOISE, mode="vmap").shape == (4, 7)

@@ -1,0 +1,47 @@
+"""Small models that tests share."""
+
+import torch
+from torch import nn
+
+import nestruct
+from nestruct.models import mlp
+
+
+class Formula(nn.Module):
+    """A loss given as a function of the parameters alone; every example gets the same."""
+
+    def __init__(self, function, *sizes: int) -> None:
+        super().__init__()
+        self.function = function
+        generator = torch.Generator().manual_seed(0)
+        shapes = sizes or (3,)
+        self.theta = nn.ParameterList(
+            torch.randn(size, generator=generator, dtype=torch.float64) for size in shapes
+        )
+
+    def loss(self, batch, noise):
+        return self.function(*self.theta) + 0 * batch.flatten(1).sum(1)
+
+
+def vae(structure=None, inputs: int = 6, hidden: int = 5, seed: int = 0, **options):
+    """A small VAE over bits, in float64; scores are flat parts."""
+    structure = nestruct.Categorical(4) if structure is None else structure
+    parts = structure.part_shape[0]
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = nestruct.StructuredVAE(
+            mlp(inputs, hidden, parts), mlp(parts, hidden, inputs), structure, **options
+        )
+    return model.double()
+
+
+def bits(*shape: int, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return (torch.rand(shape, generator=generator) < 0.5).double()
+
+
+def gradient(model: nn.Module) -> torch.Tensor:
+    """The ``.grad`` of all parameters, flat; zeros where there is none."""
+    return torch.cat(
+        [(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in model.parameters()]
+    )
