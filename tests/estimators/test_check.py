@@ -1,0 +1,92 @@
+"""check_gradient: passes what is right, catches what is planted."""
+
+import pytest
+import torch
+from toys import Formula, bits, vae
+
+import nestruct
+from nestruct import NES, InputError, check_gradient
+
+X = bits(3, 4)
+
+
+def small(structure=None):
+    return vae(structure or nestruct.Categorical(3), inputs=4, hidden=3, divergence="gibbs")
+
+
+class Planted(NES):
+    """NES with its gradient multiplied by a wrong factor."""
+
+    factor = 1.0
+
+    def backward(self, model, batch, *, seed, step=0):
+        report = super().backward(model, batch, seed=seed, step=step)
+        for p in model.parameters():
+            p.grad = self.factor * p.grad
+        return report
+
+
+def check(model, estimator, **options):
+    options = {"num_trials": 120, "num_reference": 5000, "compare_laws": False} | options
+    return check_gradient(model, estimator, X, **options)
+
+
+def planted(factor: float, **options) -> NES:
+    estimator = Planted(sigma=0.3, population_size=40, mode="vmap", **options)
+    estimator.factor = factor
+    return estimator
+
+
+@pytest.mark.parametrize("gumbel", ["shared", "per_pair", "per_member"])
+def test_nes_is_unbiased_for_the_smoothed_objective(gumbel):
+    estimator = NES(sigma=0.3, population_size=40, shaping="none", gumbel=gumbel, mode="vmap")
+    report = check(small(), estimator)
+    assert report.passed
+    assert report.cosine > 0.9
+    assert report.scale == pytest.approx(1, abs=4 * report.scale_error)
+    assert report.variance > 0
+
+
+@pytest.mark.parametrize("factor", [-1.0, 0.3, 2.0, 0.5], ids=["sign", "sigma", "two", "half"])
+def test_planted_mistakes_are_caught(factor):
+    report = check(small(), planted(factor, shaping="none"))
+    assert not report.passed
+
+
+def test_with_standard_scores_the_direction_is_judged():
+    good = check(small(), planted(1.0))
+    assert good.passed
+    assert check(small(), planted(2.0)).passed  # not identifiable
+    assert not check(small(), planted(-1.0)).passed
+
+
+def test_it_compares_the_laws_variances():
+    model = small()
+    with torch.no_grad():
+        model.decoder[0].weight *= 30  # makes the choice of the structure matter
+    estimator = NES(sigma=0.05, population_size=40, shaping="none", mode="vmap")
+    report = check_gradient(model, estimator, X, num_trials=60, num_reference=2000)
+    assert set(report.law_variances) == {"shared", "per_pair", "per_member"}
+    # A member's own draw does not cancel within its pair.
+    assert report.law_variances["per_member"] > 2 * report.law_variances["per_pair"]
+
+
+def test_a_structure_that_is_sampled_in_the_truth():
+    model = small(nestruct.BlackBox(lambda s: s == s.amax(-1, keepdim=True), 3))
+    model.kl = "gumbel"
+    estimator = NES(sigma=0.3, population_size=40, shaping="none", mode="vmap")
+    assert check(model, estimator).passed
+
+
+def test_grads_are_left_as_they_were():
+    model = small()
+    for p in model.parameters():
+        p.grad = torch.full_like(p, 7.0)
+    estimator = NES(sigma=0.3, population_size=4, mode="vmap")
+    check_gradient(model, estimator, X, num_trials=3, num_reference=100)
+    assert all((p.grad == 7).all() for p in model.parameters())
+
+
+def test_sigma_must_be_known():
+    with pytest.raises(InputError, match="say which smoothing"):
+        check_gradient(Formula(lambda t: t.sum()), nestruct.Enumeration(), X)
