@@ -9,7 +9,12 @@ import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "nestruct"
 # Kernels are compiled by numba and ops are described by their annotations: neither can be wrapped.
-UNCHECKED = ("nestruct.structures.solvers", "nestruct.structures.rows")
+UNCHECKED = (
+    "nestruct.structures.solvers",
+    "nestruct.structures.rows",
+    "nestruct.population.gaussian",
+    "nestruct.population.directions_cuda",
+)
 
 
 def _checked_modules() -> list[str]:

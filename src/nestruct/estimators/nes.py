@@ -98,6 +98,7 @@ class NES:
     _plan: _Plan | None = field(default=None, init=False, repr=False)
     _graphed: GraphedStep | None = field(default=None, init=False, repr=False)
     _memory: Tensor | None = field(default=None, init=False, repr=False)
+    _watch: "_Watch" = field(default_factory=lambda: _Watch(), init=False, repr=False)
 
     def __post_init__(self) -> None:
         _check_options(self)
@@ -124,6 +125,7 @@ class NES:
                 f"NES needs a model with loss(batch, noise) -> [batch]; {type(model).__name__} "
                 "has none."
             )
+        self._watch.raise_if_all_failed()
         layout = Layout(model, self.parameters)
         plan = self._decide(model, layout, batch, seed)
         before = solver_seconds()
@@ -142,8 +144,7 @@ class NES:
         gradient, losses, stats = result
         for name, piece in layout.split(gradient).items():
             layout.parameters[name].grad = piece
-        if layout.device.type == "cpu":
-            _raise_if_all_failed(losses, stats)
+        self._watch.look(losses, stats["usable"])
         spent = solver_seconds() - before if layout.device.type == "cpu" else None
         return StepReport(
             loss=stats["mean"],
@@ -367,14 +368,36 @@ def _update_buffers(model: nn.Module, batch: Any, seed: int, step: int) -> None:
             model.loss(batch, Noise(seed=seed, step=step))  # type: ignore[operator]
 
 
-def _raise_if_all_failed(losses: Tensor, stats: dict[str, Tensor]) -> None:
-    if stats["usable"] > 0:
-        return
-    kind = "NaN" if losses.isnan().any() else "infinite"
-    raise NestructError(
-        f"NES: every pair has a member whose loss is not finite (here: {kind}). Is the loss finite "
-        "at the centre? If so, sigma may be too large; if not, look at the scores and the decoder."
-    )
+class _Watch:
+    """Raises when every pair failed: at once on the CPU, a call later (no waiting) on CUDA."""
+
+    def __init__(self) -> None:
+        self.event: torch.cuda.Event | None = None
+        self.usable: Tensor | None = None
+
+    def look(self, losses: Tensor, usable: Tensor) -> None:
+        if not losses.is_cuda:
+            self.usable = usable
+            self.raise_if_all_failed()
+            return
+        if self.event is None:
+            self.event = torch.cuda.Event()
+            self.usable = torch.ones((), dtype=usable.dtype, pin_memory=True)
+        elif not self.event.query():
+            return  # the last copy is still under way
+        assert self.usable is not None
+        self.usable.copy_(usable, non_blocking=True)
+        self.event.record()
+
+    def raise_if_all_failed(self) -> None:
+        if self.usable is None or (self.event is not None and not self.event.query()):
+            return
+        if self.usable == 0:
+            self.usable = self.event = None
+            raise NestructError(
+                "NES: every pair has a member whose loss is not finite. Is the loss finite at the "
+                "centre? If so, sigma may be too large; if not, look at the scores and the decoder."
+            )
 
 
 def _is_out_of_memory(error: RuntimeError) -> bool:

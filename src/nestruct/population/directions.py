@@ -1,15 +1,17 @@
 """Random directions in parameter space, each drawn from (seed, step, pair) alone.
 
-On the CPU one generator per pair, filled from a thread pool, because `torch.randn` uses one thread.
-On CUDA one counter-based kernel (Philox, in Triton) for all of them.
+On the CPU rows are filled from a thread pool, Gaussian float32 by a kernel of our own, anything
+else by one torch generator per pair. On CUDA one counter-based kernel (Philox, Triton) fills all.
 """
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from nestruct.kernels import thread_pool
 from nestruct.noise import derive_seed
-from nestruct.threads import thread_pool
+from nestruct.population.gaussian import fill_gaussian
 
 
 def fill_directions(
@@ -48,7 +50,12 @@ def fill_directions(
 
 
 def _gaussian(row: Tensor, seed: int, sigma: float) -> None:
-    row.normal_(std=sigma, generator=torch.Generator().manual_seed(seed))
+    if row.dtype != torch.float32:
+        row.normal_(std=sigma, generator=torch.Generator().manual_seed(seed))
+        return
+    keys = (derive_seed(seed), derive_seed(seed, 1))
+    words = (keys[0] & 0xFFFFFFFF, keys[0] >> 31, keys[1] & 0xFFFFFFFF)
+    fill_gaussian(row.numpy(), *map(np.uint32, words), np.float32(sigma))
 
 
 def _rademacher(row: Tensor, seed: int, sigma: float) -> None:

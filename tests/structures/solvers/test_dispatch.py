@@ -12,7 +12,7 @@ import torch
 
 import nestruct
 from nestruct.structures.solvers import dispatch
-from nestruct.structures.solvers.jit import LANES, run_rows
+from nestruct.structures.solvers.run import LANES, run_rows
 
 
 @pytest.fixture

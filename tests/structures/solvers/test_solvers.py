@@ -17,9 +17,9 @@ from nestruct.structures.rows import NO_MEMBER, OK
 from nestruct.structures.solvers import SOLVERS
 from nestruct.structures.solvers.edmonds import edmonds_plain
 from nestruct.structures.solvers.eisner import eisner_plain
-from nestruct.structures.solvers.jit import run_rows
 from nestruct.structures.solvers.jonker_volgenant import jonker_volgenant_plain
 from nestruct.structures.solvers.prim import prim_plain
+from nestruct.structures.solvers.run import run_rows
 from nestruct.structures.solvers.top_k import top_k_plain
 
 VALUE = st.one_of(st.sampled_from([0.0, 0.0, 1.0, -1.0, -np.inf]), st.floats(-50, 50, width=32))

@@ -19,9 +19,9 @@ from nestruct.structures.rows import OK, is_capturing, may_raise, raise_bad_rows
 from nestruct.structures.solvers.clock import timed
 from nestruct.structures.solvers.edmonds import edmonds_kernel
 from nestruct.structures.solvers.eisner import eisner_batched, eisner_kernel
-from nestruct.structures.solvers.jit import run_rows
 from nestruct.structures.solvers.jonker_volgenant import jonker_volgenant_kernel
 from nestruct.structures.solvers.prim import prim_batched, prim_kernel
+from nestruct.structures.solvers.run import run_rows
 from nestruct.structures.solvers.top_k import top_k_batched
 
 

@@ -15,8 +15,8 @@ problem", 2021, reach the same by reweighting.)
 
 import numpy as np
 
+from nestruct.kernels import jit
 from nestruct.structures.rows import BAD_LENGTH, NO_MEMBER, NOT_FINITE, OK
-from nestruct.structures.solvers.jit import jit
 
 OPEN, ON_PATH, DONE = 0, 1, 2
 

@@ -8,8 +8,8 @@ below are their negatives.
 
 import numpy as np
 
+from nestruct.kernels import jit
 from nestruct.structures.rows import NO_MEMBER, NOT_FINITE, OK
-from nestruct.structures.solvers.jit import jit
 
 
 @jit

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from nestruct.kernels import jit
 from nestruct.structures.rows import NO_MEMBER, NOT_FINITE, OK
-from nestruct.structures.solvers.jit import jit
 
 
 @jit

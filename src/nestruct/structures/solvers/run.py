@@ -1,33 +1,16 @@
-"""How kernels are compiled (once, cached on disk) and spread over threads.
-
-A kernel is a plain loop over rows: ``kernel(rows, lengths, option, z, codes)``. It releases the
-GIL, so rows are spread over a pool of Python threads. Numba's own parallel loops would need a
-threading layer that either is not thread-safe (workqueue) or dies after a fork (GNU OpenMP), and
-they compile several times slower.
-"""
+"""Running a kernel over rows: ``kernel(rows, lengths, option, z, codes)``, spread over threads."""
 
 from collections.abc import Callable
 
-import numba
 import numpy as np
 import torch
 
-from nestruct.threads import thread_pool
+from nestruct.kernels import thread_pool
 
 # Below this many scores a second thread costs more to wake than it saves.
 _MIN_SCORES_PER_THREAD = 4096
 _CHUNKS_PER_THREAD = 4
-# A kernel may work on this many rows side by side; chunks are multiples of it. The cache watches
-# a kernel's own file only: after a change here or in rows.py, delete the __pycache__ folders.
-LANES = 8
-
-
-def jit(function: Callable) -> Callable:
-    """Compiles a kernel on first use; keeps the machine code on disk where it can."""
-    try:
-        return numba.njit(function, cache=True, nogil=True, error_model="numpy")
-    except RuntimeError:  # numba found no writable folder for its cache
-        return numba.njit(function, nogil=True, error_model="numpy")
+LANES = 8  # a kernel may work on this many rows side by side; chunks are multiples of it
 
 
 def run_rows(

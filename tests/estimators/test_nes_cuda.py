@@ -1,0 +1,107 @@
+"""NES on a GPU: counter-based directions, the captured step equal to the plain one."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from toys import bits, gradient, vae
+
+import nestruct
+from nestruct import NES, NestructError
+from nestruct.population.directions import fill_directions
+
+pytestmark = pytest.mark.cuda
+
+X = bits(8, 6)
+
+
+def fill(pairs: int, size: int, first: int = 0, step=0, **changes) -> torch.Tensor:
+    options: dict[str, Any] = {"seed": 0, "sigma": 1.0, "kind": "gaussian"} | changes
+    out = torch.full((pairs, size), torch.nan, device="cuda")
+    fill_directions(out, first, step=step, **options)
+    return out
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "rademacher"])
+def test_directions_depend_on_seed_step_and_pair_only(kind):
+    for size in (1, 7, 4096, 5001):
+        whole = fill(6, size, kind=kind)
+        assert whole.isfinite().all()
+        parts = torch.cat([fill(2, size, kind=kind), fill(4, size, 2, kind=kind)])
+        assert torch.equal(parts, whole)
+    whole = fill(6, 50_001, kind=kind)
+    assert torch.equal(
+        fill(6, 50_001, kind=kind, step=torch.zeros((), dtype=torch.long, device="cuda")), whole
+    )
+    for change in ({"seed": 1}, {"step": 1}):
+        assert not torch.equal(fill(6, 50_001, kind=kind, **change), whole)
+    assert abs(whole.mean()) < 0.01
+    assert abs(whole.std() - 1) < 0.01
+    assert abs(torch.corrcoef(whole)[0, 1:]).max() < 0.02
+    torch.testing.assert_close(fill(6, 50_001, kind=kind, sigma=0.1), 0.1 * whole)
+    if kind == "gaussian":
+        assert abs((whole**4).mean() - 3) < 0.1
+
+
+@pytest.mark.parametrize("gumbel", ["shared", "per_member"])
+@pytest.mark.parametrize(
+    "structure",
+    [nestruct.Categorical(4), nestruct.SpanningTree(4), nestruct.KSubset(4, 2)],
+    ids=repr,
+)
+def test_the_captured_step_equals_the_plain_one(structure, gumbel):
+    model = vae(structure).cuda()
+    eager = NES(sigma=0.2, population_size=12, gumbel=gumbel, graph="off")
+    graphed = dataclasses.replace(eager, graph="on")
+    for step in range(4):
+        batch = bits(8, 6, seed=step).cuda()
+        reports = [e.backward(model, batch, seed=3, step=step) for e in (eager, graphed)]
+        found = gradient(model).clone()
+        eager.backward(model, batch, seed=3, step=step)
+        torch.testing.assert_close(found, gradient(model))
+        torch.testing.assert_close(reports[0].loss, reports[1].loss)
+        with torch.no_grad():
+            for p in model.parameters():
+                p -= 0.01 * torch.sign(p.grad)
+
+
+def test_chunks_and_loop_agree():
+    model = vae(nestruct.SpanningTree(4)).cuda()
+    batch = X.cuda()
+    base = NES(sigma=0.2, population_size=12, graph="off")
+    base.backward(model, batch, seed=0)
+    expected = gradient(model).clone()
+    for change in ({"chunk_size": 4}, {"mode": "loop"}, {"chunk_size": 4, "memory_budget": 1}):
+        dataclasses.replace(base, **change).backward(model, batch, seed=0)
+        torch.testing.assert_close(gradient(model), expected)
+
+
+def test_what_cannot_be_captured_runs_without_a_graph(caplog):
+    model = vae(nestruct.Categorical(4)).cuda()
+    model.structure = nestruct.BlackBox(
+        lambda s: (s == s.max(-1, keepdims=True)).astype(int), 4, backend="numpy"
+    )
+    model.kl = "none"
+    with caplog.at_level("INFO", logger="nestruct"):
+        NES(sigma=0.2, population_size=12).backward(model, X.cuda(), seed=0)
+    assert "no CUDA graph" in caplog.text
+    assert gradient(model).isfinite().all()
+
+
+def test_all_members_failing_is_said_one_step_later():
+    class Broken(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.theta = nn.Parameter(torch.zeros(3))
+
+        def loss(self, batch, noise):
+            return self.theta.sum() * torch.nan + batch[:, 0]
+
+    model, estimator = Broken().cuda(), NES(sigma=0.1, population_size=4)
+    report = estimator.backward(model, X.cuda().float(), seed=0)
+    assert report.num_failed == 4
+    assert (model.theta.grad == 0).all()
+    with pytest.raises(NestructError, match="not finite"):
+        estimator.backward(model, X.cuda().float(), seed=0, step=1)
