@@ -6,6 +6,7 @@ legal inside `torch.vmap` and inside a CUDA graph capture. So a draw does not de
 how a population is cut into chunks, or on which process evaluates it, and the CPU and CUDA agree.
 """
 
+import functools
 from dataclasses import dataclass, replace
 
 import torch
@@ -71,9 +72,10 @@ class Noise:
         return torch.where(real[..., :, None] & real[..., None, :], gumbel, 0.0)
 
     def _bits(self, shape: torch.Size, device: torch.device) -> Int[Tensor, "..."]:
-        key = torch.full((), _signed(_mix_int(self.seed)), device=device)
-        for value in (self.step, self.stream, self.pair):
-            key = _absorb(key, value)
+        """64 bits for each score: one hash of a sum in which every coordinate has its own factor.
+
+        What is known on the host is added there; on a GPU every operation is a launch.
+        """
         example = self.example
         if example is None:
             example = torch.arange(shape[0], device=device)
@@ -82,25 +84,37 @@ class Noise:
                 f"noise.gumbel: scores of shape {tuple(shape)} do not start with the "
                 f"{len(example)} examples of this noise."
             )
-        key = _absorb(key, example)
-        # Coordinates are hashed one axis at a time, so a part keeps its draw when others are added.
-        for size in shape[1:]:
-            key = _absorb(key[..., None], torch.arange(size, device=device))
-        return key
+        key = derive_key(self.seed)
+        total = example * _factor(3)
+        for place, number in enumerate((self.stream, self.pair, self.step)):
+            if isinstance(number, Tensor):
+                total = total + number.long() * _factor(place)
+            else:
+                key += number * _factor(place)
+        total = total + _signed(key)
+        # Each axis adds a term of its own, so a part keeps its draw when others are added.
+        for axis, size in enumerate(shape[1:]):
+            total = total[..., None] + torch.arange(size, device=device) * _factor(4 + axis)
+        return _mix(total)
+
+
+@functools.cache
+def _factor(place: int) -> int:
+    """The odd number that a coordinate is multiplied with."""
+    return _signed(derive_key(place) | 1)
+
+
+def derive_key(*values: int) -> int:
+    """64 well-mixed bits from integers."""
+    key = 0
+    for value in values:
+        key = _mix_int(key + _GOLDEN * (value + 1))
+    return key
 
 
 def derive_seed(*values: int) -> int:
     """A 63-bit seed for a torch generator, from integers."""
-    key = 0
-    for value in values:
-        key = _mix_int(key + _GOLDEN * (value + 1))
-    return key >> 1
-
-
-def _absorb(key: Tensor, value: int | Tensor) -> Tensor:
-    if isinstance(value, int):
-        return _mix(key + _signed(_GOLDEN * (value + 1)))
-    return _mix(key + _signed(_GOLDEN) * (value.long() + 1))
+    return derive_key(*values) >> 1
 
 
 def _mix(x: Tensor) -> Tensor:

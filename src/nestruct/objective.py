@@ -86,10 +86,12 @@ DIVERGENCES: dict[str, Divergence] = {
 }
 
 
-def _log_count(structure: Countable, scores: Tensor, lengths: Tensor | None) -> Tensor:
-    if lengths is None and isinstance(structure, DependencyTree):
-        lengths = torch.full(scores.shape[:1], scores.shape[-1] - 1, device=scores.device)
-    return structure.log_count(lengths).to(device=scores.device, dtype=scores.dtype)
+def _log_count(structure: Countable, scores: Tensor, lengths: Tensor | None) -> Tensor | float:
+    if lengths is not None:
+        return structure.log_count(lengths).to(scores.dtype)
+    words = scores.shape[-1] - 1 if isinstance(structure, DependencyTree) else None
+    # A number, not a tensor from the host: that could not be copied inside a graph capture.
+    return float(structure.log_count(words))  # type: ignore[arg-type]
 
 
 def bound_log_probability(

@@ -115,7 +115,7 @@ def test_chunks_modes_and_memory_do_not_change_the_update(options, structure):
 
 
 def test_the_report():
-    model = vae()
+    model = vae(nestruct.SpanningTree(4))
     report = NES(sigma=0.2, population_size=12, num_samples=3).backward(model, X, seed=0, step=0)
     for value in dataclasses.astuple(report):
         assert value.dim() == 0
@@ -300,6 +300,23 @@ def test_layers_that_cannot_be_vmapped_are_looped(caplog):
     assert "it cannot be vmapped" in caplog.text
     cosine = nn.functional.cosine_similarity(opaque.theta.grad, opaque.theta, dim=0)
     assert cosine > 0.9
+
+
+def test_chunks_are_halved_when_memory_runs_out(caplog):
+    class Hungry(nestruct.StructuredVAE):
+        def population_losses(self, population, batch, noise):
+            if population.num_members > 6:
+                raise torch.OutOfMemoryError("not enough")
+            return super().population_losses(population, batch, noise)
+
+    plain = vae()
+    model = Hungry(plain.encoder, plain.decoder, plain.structure)
+    NES(sigma=0.2, population_size=24, mode="vmap").backward(plain, X, seed=0)
+    expected = gradient(plain).clone()
+    with caplog.at_level(logging.INFO, logger="nestruct"):
+        NES(sigma=0.2, population_size=24, mode="vmap").backward(model, X, seed=0)
+    torch.testing.assert_close(gradient(model), expected)
+    assert "chunks of 3 pairs" in caplog.text
 
 
 BAD_OPTIONS = [

@@ -142,14 +142,14 @@ class NES:
             result = self._step(model, layout, batch, seed, step, plan)
         _update_buffers(model, batch, seed, step)
         gradient, losses, stats = result
-        for name, piece in layout.split(gradient).items():
+        for name, piece in gradient.items():
             layout.parameters[name].grad = piece
         self._watch.look(losses, stats["usable"])
         spent = solver_seconds() - before if layout.device.type == "cpu" else None
         return StepReport(
             loss=stats["mean"],
             loss_std=stats["std"],
-            grad_norm=torch.linalg.vector_norm(gradient),
+            grad_norm=stats["norm"],
             num_evaluations=torch.tensor(self.population_size * self.num_samples),
             num_failed=stats["failed"],
             solver_seconds=None if spent is None else torch.tensor(spent),
@@ -166,8 +166,8 @@ class NES:
 
     def _step(
         self, model: nn.Module, layout: Layout, batch: Any, seed: int, step: Any, plan: _Plan
-    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """Gradient ``[size]``, member losses ``[members]`` and their statistics."""
+    ) -> tuple[dict[str, Tensor], Tensor, dict[str, Tensor]]:
+        """Gradient by parameter name, member losses ``[members]`` and their statistics."""
         noise = Noise(seed=seed, step=step)
         rows = self._pair_rows(batch, noise, layout.device)
         first, last = my_pairs(self.num_pairs)
@@ -188,16 +188,18 @@ class NES:
                 continue
             start = stop
         weights, stats = self._weights(add_over_ranks(losses))
-        gradient = torch.zeros(layout.size, dtype=layout.dtype, device=layout.device)
         if plan.keep:
-            gradient += weights[first:last] @ memory
+            gradient = weights[first:last] @ memory
         else:
+            gradient = torch.zeros(layout.size, dtype=layout.dtype, device=layout.device)
             for start in range(first, last, plan.chunk):
                 flat = memory[: min(plan.chunk, last - start)]
                 self._fill(flat, start, noise)
                 gradient += weights[start : start + len(flat)] @ flat
         # Directions carry one sigma; the estimator divides by it once more.
-        return add_over_ranks(gradient.div_(self.sigma**2)), losses, stats
+        gradient = add_over_ranks(gradient.div_(self.sigma**2))
+        stats["norm"] = torch.linalg.vector_norm(gradient)
+        return layout.split(gradient), losses, stats
 
     def _room(self, layout: Layout, pairs: int) -> Float[Tensor, "pairs size"]:
         """Memory for directions, kept between steps: fresh pages cost as much as half the draws."""
@@ -237,9 +239,14 @@ class NES:
     ) -> None:
         """Writes the losses of the pairs from ``start`` on into ``losses``."""
         population = Population(layout.centre(), layout.split(flat), self.mirrored)
-        pairs = torch.arange(start, start + len(flat), device=layout.device)
-        members = torch.cat([pairs, pairs + self.num_pairs]) if self.mirrored else pairs
-        sources = {"shared": None, "per_pair": members % self.num_pairs, "per_member": members}
+        count, halves = len(flat), 2 if self.mirrored else 1
+        member_noise = member_rows = None
+        if self.gumbel != "shared" or rows is not None:
+            pairs = torch.arange(start, start + count, device=layout.device).repeat(halves)
+            if self.gumbel != "shared":
+                own = torch.arange(count * halves, device=layout.device) // count * self.num_pairs
+                member_noise = pairs + own if self.gumbel == "per_member" else pairs
+            member_rows = None if rows is None else rows[pairs]
         values = evaluate(
             model,
             population,
@@ -247,10 +254,11 @@ class NES:
             noise,
             mode=plan.mode,
             num_samples=self.num_samples,
-            member_noise=sources[self.gumbel],
-            rows=None if rows is None else rows[members % self.num_pairs],
+            member_noise=member_noise,
+            rows=member_rows,
         )
-        losses[members] = values.mean(1).to(losses.dtype)
+        blocks = losses.view(halves, self.num_pairs)[:, start : start + count]
+        blocks.copy_(values.mean(1).view(halves, count))
 
     def _pair_rows(
         self, batch: Any, noise: Noise, device: torch.device
@@ -279,16 +287,26 @@ class NES:
         usable = finite
         if self.mirrored:  # a failed member takes its pair along
             usable = (finite[:pairs] & finite[pairs:]).repeat(2)
-        count = usable.sum().clamp(min=1)
+        survivors = usable.sum()
+        count = survivors.clamp(min=1)
         values = torch.where(usable, values, 0.0)
         mean = values.sum() / count
-        std = (torch.where(usable, values - mean, 0.0).square().sum() / count).sqrt()
-        stats = {"mean": mean, "std": std, "failed": (~finite).sum(), "usable": usable.sum()}
-        stats |= {key: stats[key].to(losses.dtype) for key in ("mean", "std")}
+        centred = torch.where(usable, values - mean, 0.0)
+        std = (centred.square().sum() / count).sqrt()
+        stats = {"mean": mean.to(losses.dtype), "std": std.to(losses.dtype)}
+        stats |= {"failed": finite.logical_not().sum(), "usable": survivors}
         if self.minibatch == "per_pair":  # members of different pairs saw different examples
             half = (values[:pairs] - values[pairs:]) / 2
-            values = torch.cat([half, -half])
-        utilities = torch.where(usable, _shape(values, usable, self.shaping), 0.0)
+            values = centred = torch.cat([half, -half])
+            std = (centred.square().sum() / count).sqrt()
+        if self.shaping == "standard_score":
+            # Equal losses: no direction. What rounding leaves of their deviation must not count.
+            equal = std <= 1e-12 * values.abs().max()
+            utilities = torch.where(equal, 0.0, centred / std)
+        elif self.shaping == "centered_rank":
+            utilities = torch.where(usable, _centered_ranks(values, usable), 0.0)
+        else:
+            utilities = values
         weights = utilities[:pairs] - utilities[pairs:] if self.mirrored else utilities
         return (weights / count).to(losses.dtype), stats
 
@@ -344,21 +362,12 @@ class NES:
         return mode, f"a pair takes {times}"
 
 
-def _shape(values: Tensor, usable: Tensor, shaping: str) -> Tensor:
-    """Utilities: what multiplies a direction instead of the loss."""
-    if shaping == "none":
-        return values
-    count = usable.sum().clamp(min=1)
-    if shaping == "standard_score":
-        mean = torch.where(usable, values, 0.0).sum() / count
-        std = (torch.where(usable, values - mean, 0.0).square().sum() / count).sqrt()
-        # Equal losses: no direction. What rounding leaves of their deviation must not count.
-        equal = std <= 1e-12 * values.abs().max()
-        return torch.where(equal, 0.0, (values - mean) / torch.where(equal, 1.0, std))
+def _centered_ranks(values: Tensor, usable: Tensor) -> Tensor:
+    """Ranks among usable members, from -1/2 to 1/2; equal values share theirs."""
     below = (values[:, None] > values) & usable
     tied = (values[:, None] == values) & usable
     rank = below.sum(1) + (tied.sum(1) - 1) / 2
-    return rank / (count - 1).clamp(min=1) - 0.5
+    return rank / (usable.sum() - 1).clamp(min=1) - 0.5
 
 
 def _update_buffers(model: nn.Module, batch: Any, seed: int, step: int) -> None:

@@ -171,9 +171,7 @@ class StructuredVAE(StructuredModel):
             draws = gumbel(noise.pair)
         else:
             draws = noise.gumbel(scores[0])
-        # Under vmap a failing row is NaN, not an error.
-        z = torch.func.vmap(structure.argmax)(scores + draws)
-        choice = z.argmax(-1)
+        best, choice = (scores + draws).max(-1)  # what structure.argmax marks
         classes = torch.eye(structure.num_classes, dtype=scores.dtype, device=scores.device)
         parameters = population.sequential(decoder, "decoder.", classes)  # [members, K, *x]
         if self.likelihood == "bernoulli" and self._bound is None:
@@ -186,7 +184,7 @@ class StructuredVAE(StructuredModel):
             chosen = parameters.gather(1, index.expand(members, examples, *parameters.shape[2:]))
             log_likelihood = self._log_likelihood(chosen, batch)
         kl = self.divergence(scores.flatten(0, 1), batch).view(members, examples)
-        return kl - torch.where(z[..., 0].isnan(), torch.nan, log_likelihood)
+        return kl - torch.where(best.isfinite(), log_likelihood, torch.nan)
 
     def _has_savings(self, batch: Any) -> bool:
         if self.kl == "paper-appendix" or callable(self.kl) or callable(self.likelihood):

@@ -15,7 +15,7 @@ Filter = nn.Module | Iterable[str] | Callable[[str, nn.Parameter], bool] | None
 
 @dataclass
 class Population:
-    """Some members of a population, as a model's ``population_losses`` sees them.
+    """Some members of a population, as a model's ``population_losses`` sees them; no gradients.
 
     Args:
         centre: The model's own parameters, by name.
@@ -43,9 +43,17 @@ class Population:
         ones = torch.ones_like(next(iter(self.directions.values())).flatten(1)[:, 0])
         return torch.cat([ones, -ones]) if self.mirrored else ones
 
+    @torch.no_grad()
     def mirror(self, centre: Tensor, move: Float[Tensor, "pairs ..."]) -> Tensor:
         """``[members, ...]``: the centre plus, then minus, each pair's move."""
-        return torch.cat([centre + move, centre - move]) if self.mirrored else centre + move
+        if not self.mirrored:
+            return centre + move
+        members = move.new_empty(
+            2 * len(move), *torch.broadcast_shapes(centre.shape, move.shape[1:])
+        )
+        torch.add(centre, move, out=members[: len(move)])
+        torch.sub(centre, move, out=members[len(move) :])
+        return members
 
     def parameters(self, prefix: str = "") -> dict[str, Tensor]:
         """``[members, *shape]`` for each perturbed parameter below a prefix."""
@@ -55,6 +63,7 @@ class Population:
             if name.startswith(prefix)
         }
 
+    @torch.no_grad()
     def sequential(self, layers: nn.Sequential, prefix: str, x: Tensor) -> Tensor:
         """``[members, ...]``: what every member's layers make of one shared input.
 
@@ -88,7 +97,10 @@ class Population:
         move = move.expand(self.num_pairs, rows.shape[-2], -1)
         if mapped and self.mirrored:
             plus, minus = move.chunk(2, 1)
-            return base + torch.cat([plus, -minus]).view(base.shape)
+            first, second = base.flatten(1, -2).chunk(2)
+            first.add_(plus)
+            second.sub_(minus)
+            return base
         return self.mirror(base, move.reshape(self.num_pairs, *x.shape[mapped:-1], -1))
 
 
