@@ -105,3 +105,33 @@ def test_all_members_failing_is_said_one_step_later():
     assert (model.theta.grad == 0).all()
     with pytest.raises(NestructError, match="not finite"):
         estimator.backward(model, X.cuda().float(), seed=0, step=1)
+
+
+def test_a_captured_step_notices_what_changed():
+    model, batch = vae(nestruct.Categorical(4)).cuda(), X.cuda()
+    graphed = NES(sigma=0.2, population_size=12, graph="on")
+    eager = NES(sigma=0.2, population_size=12, graph="off")
+
+    def compare(**options) -> None:
+        graphed.backward(model, batch, **options)
+        found = gradient(model).clone()
+        eager.backward(model, batch, **options)
+        torch.testing.assert_close(found, gradient(model))
+
+    first = graphed.backward(model, batch, seed=0, step=0)
+    loss = float(first.loss)
+    compare(seed=0, step=1)
+    assert float(first.loss) == loss  # a report is not overwritten by the next step
+    compare(seed=1, step=1)
+    graphed.sigma = eager.sigma = 0.1
+    compare(seed=1, step=2)
+    model.decoder.requires_grad_(False)
+    for p in model.parameters():
+        p.grad = None
+    compare(seed=1, step=3)
+    model.encoder[0].weight = nn.Parameter(model.encoder[0].weight + 1)
+    compare(seed=1, step=4)
+    batch = bits(5, 6).cuda()
+    compare(seed=1, step=5)
+    model.eval()
+    compare(seed=1, step=6)

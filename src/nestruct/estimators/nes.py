@@ -6,6 +6,7 @@ estimated by a population of N members in mirrored pairs mu +- sigma w, losses t
 scores. Gradient-free: forward passes only, the solver and the networks are black boxes.
 """
 
+import dataclasses
 import logging
 import time
 from dataclasses import dataclass, field
@@ -16,14 +17,16 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from nestruct.data import batch_size
-from nestruct.errors import InputError, NestructError
+from nestruct.errors import InputError
 from nestruct.estimators.base import StepReport
+from nestruct.estimators.shaping import pair_weights
 from nestruct.noise import Noise
 from nestruct.population import Layout, Population, budget, evaluate, needs_loop
 from nestruct.population.directions import fill_directions
 from nestruct.population.graph import GraphedStep
 from nestruct.population.population import Filter
 from nestruct.population.shard import add_over_ranks, my_pairs
+from nestruct.population.watch import Watch
 from nestruct.structures.solvers import solver_seconds
 
 log = logging.getLogger("nestruct")
@@ -38,6 +41,7 @@ class _Plan:
     mode: str
     chunk: int
     keep: bool
+    size: int  # parameters perturbed: another model needs another plan
 
 
 @dataclass(kw_only=True, eq=False)
@@ -98,7 +102,7 @@ class NES:
     _plan: _Plan | None = field(default=None, init=False, repr=False)
     _graphed: GraphedStep | None = field(default=None, init=False, repr=False)
     _memory: Tensor | None = field(default=None, init=False, repr=False)
-    _watch: "_Watch" = field(default_factory=lambda: _Watch(), init=False, repr=False)
+    _watch: Watch = field(default_factory=Watch, init=False, repr=False)
 
     def __post_init__(self) -> None:
         _check_options(self)
@@ -132,19 +136,20 @@ class NES:
         if layout.device.type == "cuda" and self.graph != "off":
             if self._graphed is None:
                 self._graphed = GraphedStep(strict=self.graph == "on")
-            result = self._graphed(
+            gradient, stats = self._graphed(
                 lambda moved, counter: self._step(model, layout, moved, seed, counter, plan),
-                model,
                 batch,
                 step,
+                # All that a captured step takes for granted.
+                key=(id(model), model.training, seed, self.sigma, *layout.addresses()),
             )
+            stats = {name: value.clone() for name, value in stats.items()}  # replays overwrite them
         else:
-            result = self._step(model, layout, batch, seed, step, plan)
+            gradient, stats = self._step(model, layout, batch, seed, step, plan)
         _update_buffers(model, batch, seed, step)
-        gradient, losses, stats = result
         for name, piece in gradient.items():
             layout.parameters[name].grad = piece
-        self._watch.look(losses, stats["usable"])
+        self._watch.look(stats["usable"])
         spent = solver_seconds() - before if layout.device.type == "cpu" else None
         return StepReport(
             loss=stats["mean"],
@@ -158,7 +163,7 @@ class NES:
     def state_dict(self) -> dict[str, Any]:
         """How members are evaluated, so that a resumed run repeats the same arithmetic."""
         plan = self._plan
-        return {} if plan is None else {"mode": plan.mode, "chunk": plan.chunk, "keep": plan.keep}
+        return {} if plan is None else dataclasses.asdict(plan)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Takes back what `state_dict` gave."""
@@ -166,8 +171,8 @@ class NES:
 
     def _step(
         self, model: nn.Module, layout: Layout, batch: Any, seed: int, step: Any, plan: _Plan
-    ) -> tuple[dict[str, Tensor], Tensor, dict[str, Tensor]]:
-        """Gradient by parameter name, member losses ``[members]`` and their statistics."""
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Gradient by parameter name, and statistics of the members' losses."""
         noise = Noise(seed=seed, step=step)
         rows = self._pair_rows(batch, noise, layout.device)
         first, last = my_pairs(self.num_pairs)
@@ -187,7 +192,12 @@ class NES:
                 log.info("NES: out of memory; chunks of %d pairs from now on.", plan.chunk)
                 continue
             start = stop
-        weights, stats = self._weights(add_over_ranks(losses))
+        weights, stats = pair_weights(
+            add_over_ranks(losses),
+            mirrored=self.mirrored,
+            shaping=self.shaping,
+            own_examples=self.minibatch == "per_pair",
+        )
         if plan.keep:
             gradient = weights[first:last] @ memory
         else:
@@ -199,7 +209,7 @@ class NES:
         # Directions carry one sigma; the estimator divides by it once more.
         gradient = add_over_ranks(gradient.div_(self.sigma**2))
         stats["norm"] = torch.linalg.vector_norm(gradient)
-        return layout.split(gradient), losses, stats
+        return layout.split(gradient), stats
 
     def _room(self, layout: Layout, pairs: int) -> Float[Tensor, "pairs size"]:
         """Memory for directions, kept between steps: fresh pages cost as much as half the draws."""
@@ -277,42 +287,9 @@ class NES:
         )
         return keys.topk(count, dim=1).indices
 
-    def _weights(
-        self, losses: Float[Tensor, " population"]
-    ) -> tuple[Float[Tensor, " pairs"], dict[str, Tensor]]:
-        """Each pair's weight in the gradient (Eq. 8), from shaped losses; and the statistics."""
-        pairs = self.num_pairs
-        values = losses.double()
-        finite = values.isfinite()
-        usable = finite
-        if self.mirrored:  # a failed member takes its pair along
-            usable = (finite[:pairs] & finite[pairs:]).repeat(2)
-        survivors = usable.sum()
-        count = survivors.clamp(min=1)
-        values = torch.where(usable, values, 0.0)
-        mean = values.sum() / count
-        centred = torch.where(usable, values - mean, 0.0)
-        std = (centred.square().sum() / count).sqrt()
-        stats = {"mean": mean.to(losses.dtype), "std": std.to(losses.dtype)}
-        stats |= {"failed": finite.logical_not().sum(), "usable": survivors}
-        if self.minibatch == "per_pair":  # members of different pairs saw different examples
-            half = (values[:pairs] - values[pairs:]) / 2
-            values = centred = torch.cat([half, -half])
-            std = (centred.square().sum() / count).sqrt()
-        if self.shaping == "standard_score":
-            # Equal losses: no direction. What rounding leaves of their deviation must not count.
-            equal = std <= 1e-12 * values.abs().max()
-            utilities = torch.where(equal, 0.0, centred / std)
-        elif self.shaping == "centered_rank":
-            utilities = torch.where(usable, _centered_ranks(values, usable), 0.0)
-        else:
-            utilities = values
-        weights = utilities[:pairs] - utilities[pairs:] if self.mirrored else utilities
-        return (weights / count).to(losses.dtype), stats
-
     def _decide(self, model: nn.Module, layout: Layout, batch: Any, seed: int) -> _Plan:
         """Chooses chunk and mode, once; says in one line what it chose."""
-        if self._plan is not None:
+        if self._plan is not None and self._plan.size == layout.size:
             return self._plan
         room = self.memory_budget or budget.default_budget(layout.device)
         element = torch.empty(0, dtype=layout.dtype).element_size()
@@ -324,7 +301,7 @@ class NES:
             chunk = budget.pairs_within(room, layout.size, element, activations, self.mirrored)
         chunk = min(chunk, self.num_pairs)
         keep = budget.keeps_directions(room, self.num_pairs, layout.size, element)
-        plan = _Plan(self.mode, chunk, keep)
+        plan = _Plan(self.mode, chunk, keep, layout.size)
         if self.mode == "auto":
             plan.mode, reason = self._choose_mode(model, layout, batch, noise, plan)
             log.info("NES: %s (%s), %d pairs at a time.", plan.mode, reason, plan.chunk)
@@ -344,7 +321,7 @@ class NES:
         rows = self._pair_rows(batch, noise, layout.device)
         spent = {}
         for mode in ("vmap", "loop"):
-            trial = _Plan(mode, pairs, keep=False)
+            trial = _Plan(mode, pairs, False, layout.size)
             losses = torch.zeros(self.population_size, dtype=layout.dtype, device=layout.device)
             try:
                 for _ in range(2):  # the first pays for warming up
@@ -362,51 +339,11 @@ class NES:
         return mode, f"a pair takes {times}"
 
 
-def _centered_ranks(values: Tensor, usable: Tensor) -> Tensor:
-    """Ranks among usable members, from -1/2 to 1/2; equal values share theirs."""
-    below = (values[:, None] > values) & usable
-    tied = (values[:, None] == values) & usable
-    rank = below.sum(1) + (tied.sum(1) - 1) / 2
-    return rank / (usable.sum() - 1).clamp(min=1) - 0.5
-
-
 def _update_buffers(model: nn.Module, batch: Any, seed: int, step: int) -> None:
     """One forward at the centre, so that running statistics follow it."""
     if model.training and any(True for _ in model.buffers()):
         with torch.no_grad():
             model.loss(batch, Noise(seed=seed, step=step))  # type: ignore[operator]
-
-
-class _Watch:
-    """Raises when every pair failed: at once on the CPU, a call later (no waiting) on CUDA."""
-
-    def __init__(self) -> None:
-        self.event: torch.cuda.Event | None = None
-        self.usable: Tensor | None = None
-
-    def look(self, losses: Tensor, usable: Tensor) -> None:
-        if not losses.is_cuda:
-            self.usable = usable
-            self.raise_if_all_failed()
-            return
-        if self.event is None:
-            self.event = torch.cuda.Event()
-            self.usable = torch.ones((), dtype=usable.dtype, pin_memory=True)
-        elif not self.event.query():
-            return  # the last copy is still under way
-        assert self.usable is not None
-        self.usable.copy_(usable, non_blocking=True)
-        self.event.record()
-
-    def raise_if_all_failed(self) -> None:
-        if self.usable is None or (self.event is not None and not self.event.query()):
-            return
-        if self.usable == 0:
-            self.usable = self.event = None
-            raise NestructError(
-                "NES: every pair has a member whose loss is not finite. Is the loss finite at the "
-                "centre? If so, sigma may be too large; if not, look at the scores and the decoder."
-            )
 
 
 def _is_out_of_memory(error: RuntimeError) -> bool:

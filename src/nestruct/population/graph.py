@@ -5,57 +5,66 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from nestruct.data.batch import map_tensors
 
 log = logging.getLogger("nestruct")
 
 
+_MAX_CAPTURED = 4
+
+
 class GraphedStep:
-    """Captures ``step(batch, counter)`` once per shape of batch; replays it with new contents."""
+    """Captures ``step(batch, counter)`` once for each shape of batch; replays it from then on."""
 
     def __init__(self, strict: bool) -> None:
         self.strict = strict
         self.captured: dict[Any, Any] = {}
 
     def __call__(
-        self, step: Callable[[Any, Any], Any], model: nn.Module, batch: Any, number: int
+        self, step: Callable[[Any, Any], Any], batch: Any, number: int, key: tuple[Any, ...]
     ) -> Any:
-        """What ``step`` returns; tensors are overwritten by the next call."""
-        shapes: list[Any] = []
-        map_tensors(batch, lambda tensor: shapes.append((tensor.shape, tensor.dtype)))
-        key = (id(model), model.training, tuple(shapes))
+        """What ``step`` returns; its tensors are overwritten by the next call.
+
+        Args:
+            step: What to capture; its second argument is the step's number, a tensor on the device.
+            batch: Copied into the captured step's own.
+            number: The step's number.
+            key: Everything else that the captured step depends on; another key, another capture.
+        """
+        fresh: list[Tensor] = []
+        map_tensors(batch, fresh.append)
+        key = (*key, *((tensor.shape, tensor.dtype) for tensor in fresh))
         if key not in self.captured:
+            if len(self.captured) == _MAX_CAPTURED:  # forget the oldest, and its memory
+                del self.captured[next(iter(self.captured))]
             self.captured[key] = self._capture(step, batch, number)
         entry = self.captured[key]
         if entry is None:
             return step(batch, number)
         graph, static, counter, result = entry
-        pieces: list[Tensor] = []
-        map_tensors(static, pieces.append)
-        fresh: list[Tensor] = []
-        map_tensors(batch, fresh.append)
-        for old, new in zip(pieces, fresh, strict=True):
+        for old, new in zip(static, fresh, strict=True):
             old.copy_(new, non_blocking=True)
         counter.fill_(number)
         graph.replay()
         return result
 
     def _capture(self, step: Callable[[Any, Any], Any], batch: Any, number: int) -> Any:
-        static = map_tensors(batch, lambda tensor: tensor.clone())
-        device = torch.device("cuda")
-        counter = torch.full((), number, device=device)
+        copy = map_tensors(batch, lambda tensor: tensor.clone())
+        static: list[Tensor] = []
+        map_tensors(copy, static.append)
+        counter = torch.full((), number, device=static[0].device)
         try:
             stream = torch.cuda.Stream()
             stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(stream):
                 for _ in range(2):
-                    step(static, counter)
+                    step(copy, counter)
             torch.cuda.current_stream().wait_stream(stream)
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph):
-                result = step(static, counter)
+                result = step(copy, counter)
         except Exception as error:
             if self.strict:
                 raise

@@ -134,6 +134,10 @@ class Layout:
             for (name, parameter), piece in zip(self.parameters.items(), pieces, strict=True)
         }
 
+    def addresses(self) -> list[tuple[str, int]]:
+        """Where each parameter lies in memory: a captured graph reads it there."""
+        return [(name, parameter.data_ptr()) for name, parameter in self.parameters.items()]
+
     def centre(self) -> dict[str, Tensor]:
         """The parameters' present values."""
         return {name: parameter.detach() for name, parameter in self.parameters.items()}

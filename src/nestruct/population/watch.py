@@ -1,0 +1,40 @@
+"""Noticing that a whole population failed, without waiting for the device."""
+
+import torch
+from torch import Tensor
+
+from nestruct.errors import NestructError
+
+
+class Watch:
+    """Raises when no pair survived: at once on the CPU, a call later (no waiting) on CUDA."""
+
+    def __init__(self) -> None:
+        self.event: torch.cuda.Event | None = None
+        self.usable: Tensor | None = None
+
+    def look(self, usable: Tensor) -> None:
+        """Takes note of how many members of a step were usable."""
+        if not usable.is_cuda:
+            self.usable = usable
+            self.raise_if_all_failed()
+            return
+        if self.event is None:
+            self.event = torch.cuda.Event()
+            self.usable = torch.ones((), dtype=usable.dtype, pin_memory=True)
+        elif not self.event.query():
+            return  # the last copy is still under way
+        assert self.usable is not None
+        self.usable.copy_(usable, non_blocking=True)
+        self.event.record()
+
+    def raise_if_all_failed(self) -> None:
+        """Raises if the last step noted, and finished, left nothing."""
+        if self.usable is None or (self.event is not None and not self.event.query()):
+            return
+        if self.usable == 0:
+            self.usable = self.event = None
+            raise NestructError(
+                "NES: every pair has a member whose loss is not finite. Is the loss finite at the "
+                "centre? If so, sigma may be too large; if not, look at the scores and the decoder."
+            )
