@@ -23,6 +23,13 @@ def test_draws_are_gumbel(dtype):
     )
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_half_precision_is_finite(dtype):
+    draws = NOISE.gumbel(torch.empty(100, 100, dtype=dtype))
+    assert draws.dtype == dtype
+    assert draws.isfinite().all()
+
+
 def test_every_integer_matters():
     scores = torch.empty(3, 4)
     draws = NOISE.gumbel(scores)

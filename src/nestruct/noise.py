@@ -7,6 +7,7 @@ how a population is cut into chunks, or on which process evaluates it, and the C
 """
 
 import functools
+import operator
 from dataclasses import dataclass, replace
 
 import torch
@@ -62,9 +63,10 @@ class Noise:
             raise InputError("noise.gumbel: scores need a leading axis of examples.")
         bits = self._bits(scores.shape, scores.device)
         # 23 or 52 random bits and a half: exact in the dtype, never 0, never 1.
-        digits = 23 if scores.dtype == torch.float32 else 52
-        uniform = (_shift(bits, 64 - digits).to(scores.dtype) + 0.5) * 2.0**-digits
-        gumbel = -torch.log(-torch.log(uniform))
+        dtype = torch.float64 if scores.dtype == torch.float64 else torch.float32
+        digits = 52 if dtype == torch.float64 else 23
+        uniform = (_shift(bits, 64 - digits).to(dtype) + 0.5) * 2.0**-digits
+        gumbel = (-torch.log(-torch.log(uniform))).to(scores.dtype)
         if lengths is None:
             return gumbel
         node = torch.arange(scores.shape[-1], device=scores.device)
@@ -90,7 +92,7 @@ class Noise:
             if isinstance(number, Tensor):
                 total = total + number.long() * _factor(place)
             else:
-                key += number * _factor(place)
+                key += operator.index(number) * _factor(place)
         total = total + _signed(key)
         # Each axis adds a term of its own, so a part keeps its draw when others are added.
         for axis, size in enumerate(shape[1:]):
@@ -108,7 +110,7 @@ def derive_key(*values: int) -> int:
     """64 well-mixed bits from integers."""
     key = 0
     for value in values:
-        key = _mix_int(key + _GOLDEN * (value + 1))
+        key = _mix_int(key + _GOLDEN * (operator.index(value) + 1))
     return key
 
 

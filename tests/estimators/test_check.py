@@ -78,6 +78,42 @@ def test_a_structure_that_is_sampled_in_the_truth():
     assert check(model, estimator).passed
 
 
+def test_it_judges_the_chosen_parameters_only():
+    model = small()
+    estimator = NES(sigma=0.3, population_size=40, shaping="none", parameters=model.encoder)
+    assert check(model, estimator).passed
+
+
+def test_larger_models_and_too_few_trials():
+    model = vae(nestruct.Categorical(4), inputs=20, hidden=30, divergence="gibbs")
+    batch = bits(3, 20)
+    options = {"num_reference": 1000, "compare_laws": False}
+    right = planted(1.0, shaping="none")
+    assert check_gradient(model, right, batch, num_trials=150, **options).passed
+    assert not check_gradient(
+        model, planted(2.0, shaping="none"), batch, num_trials=150, **options
+    ).passed
+    assert not check_gradient(
+        model, right, batch, num_trials=2, **options
+    ).passed  # nothing is known
+
+
+def test_models_that_are_not_vmapped():
+    class Recurrent(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.cell = torch.nn.GRU(2, 2, batch_first=True).double()
+            self.norm = torch.nn.BatchNorm1d(2).double()
+
+        def loss(self, batch, noise):
+            return self.norm(self.cell(batch.view(-1, 2, 2))[0][:, -1]).exp().sum(1)
+
+    estimator = NES(sigma=0.3, population_size=20, shaping="none")
+    report = check(Recurrent(), estimator, num_trials=40, num_reference=300)
+    assert report.cosine > 0.5
+
+
 def test_grads_are_left_as_they_were():
     model = small()
     for p in model.parameters():

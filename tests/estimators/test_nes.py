@@ -8,6 +8,7 @@ import sys
 import textwrap
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -151,6 +152,25 @@ def test_equal_losses_give_a_zero_update(shaping, mirrored):
         assert model.theta[0].grad.isfinite().all()
     else:
         assert (model.theta[0].grad == 0).all()
+
+
+def test_equal_losses_in_single_precision():
+    """A mean over examples must not turn equal losses into different ones."""
+
+    class Constant(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.theta = nn.Parameter(torch.zeros(3))
+
+        def loss(self, batch, noise):
+            return batch.exp().sum(1) * 1.2345 + 0 * self.theta.sum()
+
+    model = Constant()
+    for seed in range(20):
+        batch = torch.randn(7, 5, generator=torch.Generator().manual_seed(seed))
+        for size in (10, 34):
+            NES(sigma=0.1, population_size=size, mode="vmap").backward(model, batch, seed=seed)
+            assert (model.theta.grad == 0).all()
 
 
 def test_shaping_is_what_it_says():
@@ -317,6 +337,47 @@ def test_chunks_are_halved_when_memory_runs_out(caplog):
         NES(sigma=0.2, population_size=24, mode="vmap").backward(model, X, seed=0)
     torch.testing.assert_close(gradient(model), expected)
     assert "chunks of 3 pairs" in caplog.text
+
+
+def test_not_finite_at_the_centre_on_the_first_step():
+    model = vae(nestruct.SpanningTree(4))
+    with torch.no_grad():
+        model.encoder[0].bias[0] = torch.nan
+    with pytest.raises(NestructError, match="every pair has a member"):
+        NES(sigma=0.1, population_size=8).backward(model, X, seed=0)
+
+
+def test_dropout_and_batch_norm_are_reproducible():
+    found = []
+    for noise in (1, 2):
+        torch.manual_seed(noise)
+        model = vae(seed=0)
+        model.encoder.insert(1, nn.Dropout(0.5))
+        model.encoder.insert(2, nn.BatchNorm1d(5).double())
+        state = torch.get_rng_state()
+        NES(sigma=0.1, population_size=8, mode="vmap").backward(model, X, seed=0)
+        assert torch.equal(torch.get_rng_state(), state)
+        found.append((gradient(model), model.encoder[2].running_mean.clone()))
+    assert torch.equal(found[0][0], found[1][0])
+    assert torch.equal(found[0][1], found[1][1])
+
+
+def test_one_estimator_for_several_models():
+    estimator = NES(sigma=0.1, population_size=np.int64(8))
+    small, large = vae(), vae(hidden=50)
+    estimator.backward(small, X, seed=np.int64(3), step=np.int32(1))
+    estimator.backward(large, X, seed=0)
+    recurrent = vae()
+    recurrent.encoder = nn.Sequential(
+        nn.Unflatten(1, (2, 3)), nn.LSTM(3, 4, batch_first=True), _Last()
+    )
+    estimator.backward(recurrent.double(), X, seed=0)
+    assert gradient(recurrent).isfinite().all()
+
+
+class _Last(nn.Module):
+    def forward(self, result):
+        return result[0][:, -1]
 
 
 BAD_OPTIONS = [

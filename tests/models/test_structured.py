@@ -176,6 +176,71 @@ def test_exact_savings_equal_the_default_path(options, chosen, mirrored):
         torch.testing.assert_close(saved, plain)
 
 
+def overridden(name: str):
+    """A subclass that changes one method, as users do."""
+
+    class Changed(nestruct.StructuredVAE):
+        pass
+
+    original = getattr(nestruct.StructuredVAE, name)
+    setattr(Changed, name, lambda self, *args: 2 * original(self, *args))
+    return Changed
+
+
+class Doubled(nn.Linear):
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+class Residual(nn.Sequential):
+    def forward(self, x):
+        return super().forward(x) + 1
+
+
+def variants() -> dict[str, nestruct.StructuredVAE]:
+    models = {}
+    for name in ("encode", "decode", "loss", "loss_at"):
+        plain = vae()
+        models[name] = overridden(name)(plain.encoder, plain.decoder, plain.structure)
+    models["own layer"] = vae()
+    models["own layer"].encoder[0] = Doubled(6, 5).double()
+    models["own sequential"] = vae()
+    models["own sequential"].encoder = Residual(*vae().encoder)
+    models["hook"] = vae()
+    models["hook"].encoder.register_forward_hook(lambda module, args, output: output + 1)
+    models["shared"] = vae()
+    models["shared"].encoder[2] = models["shared"].decoder[0] = nn.Linear(4, 4).double()
+    models["shared"].encoder[0] = nn.Linear(6, 4).double()
+    models["shared"].decoder[2] = nn.Linear(4, 6).double()
+    models["weight norm"] = vae()
+    nn.utils.parametrizations.weight_norm(models["weight norm"].encoder[0])
+    activation = nn.Tanh()
+    models["one activation twice"] = vae()
+    models["one activation twice"].encoder = nn.Sequential(
+        nn.Linear(6, 5), activation, nn.Linear(5, 5), activation, nn.Linear(5, 4)
+    ).double()
+    return models
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")  # torch's weight norm in vmap
+@pytest.mark.parametrize("name", variants())
+def test_whatever_a_model_changes_vmap_equals_loop(name):
+    torch.manual_seed(0)
+    model = variants()[name]
+    layout = Layout(model)
+    generator = torch.Generator().manual_seed(0)
+    flat = 0.3 * torch.randn(5, layout.size, generator=generator, dtype=torch.float64)
+    population = Population(layout.centre(), layout.split(flat), True)
+    losses = [evaluate(model, population, X, NOISE, mode=mode) for mode in ("vmap", "loop")]
+    torch.testing.assert_close(*losses)
+
+
+def test_a_likelihood_must_keep_its_components():
+    model = vae(likelihood=lambda mean, batch: -((mean - batch) ** 2).sum(-1))
+    with pytest.raises(InputError, match=r"a log-probability per component.*\(7, 6\); got \(7,\)"):
+        model.loss(X, NOISE)
+
+
 @pytest.mark.parametrize("change", ["structure", "dropout", "norm", "appendix", "own decoder"])
 def test_savings_step_aside_where_they_do_not_apply(change):
     model = vae(

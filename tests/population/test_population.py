@@ -50,7 +50,10 @@ def test_filters():
     assert list(chosen.parameters) == [name for name in everything if name.endswith("bias")]
     model.encoder.requires_grad_(False)
     assert list(Layout(model).parameters) == everything[4:]
-    with pytest.raises(InputError, match=r"'nothing' is not a parameter.*encoder.0.weight"):
+    assert list(Layout(model, lambda name, p: True).parameters) == everything[4:]
+    with pytest.raises(
+        InputError, match=r"'nothing' is not a trainable parameter.*decoder.0.weight"
+    ):
         Layout(model, ["nothing"])
     with pytest.raises(InputError, match="no parameter to estimate"):
         Layout(model, model.encoder)
@@ -76,6 +79,37 @@ def test_members_are_the_centre_plus_and_minus_each_direction():
         torch.testing.assert_close(values[:3], centre + direction)
         torch.testing.assert_close(values[3:], centre - direction)
     assert make(model, mirrored=False).num_members == 3
+
+
+class Shared(nn.Module):
+    """One module used twice, and one parameter in two modules."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.a = nn.Linear(6, 6).double()
+        self.b = self.a
+        self.c = nn.Linear(6, 6).double()
+        self.d = nn.Linear(6, 6).double()
+        self.d.weight = self.c.weight
+
+    def loss(self, batch, noise):
+        return self.d(self.c(self.b(self.a(batch)).tanh())).sum(1)
+
+
+@pytest.mark.parametrize("mode", ["vmap", "loop"])
+def test_shared_modules_and_parameters(mode):
+    model = Shared()
+    before = {name: (p, p.detach().clone()) for name, p in model.named_parameters()}
+    population = make(model)
+    losses = evaluate(model, population, X, NOISE, mode=mode)
+    for name, p in model.named_parameters():
+        assert p is before[name][0]
+        assert torch.equal(p, before[name][1])
+    with torch.no_grad():  # by hand, in place
+        for name, p in model.named_parameters():
+            p.add_(population.directions[name][1])
+        torch.testing.assert_close(losses[1], model.loss(X, NOISE))
 
 
 class Normed(nn.Module):
@@ -132,6 +166,25 @@ def test_recurrent_layers_are_looped(kind):
     assert evaluate(model, make(model), X, NOISE, mode="loop").shape == (6, 5)
 
 
+def test_a_part_in_training_keeps_its_buffers():
+    model = Normed().eval()
+    model.layers[1].train()
+    for mode in ("vmap", "loop"):
+        evaluate(model, make(model), X, NOISE, mode=mode)
+    assert model.layers[1].num_batches_tracked == 0
+
+
+def test_losses_must_match_the_batch():
+    class Short(Normed):
+        def loss(self, batch, noise):
+            return super().loss(batch, noise)[:3]
+
+    with pytest.raises(InputError, match=r"= \(5,\); got \(3,\)"):
+        evaluate(Short(), make(Short()), X, NOISE, mode="loop")
+    with pytest.raises(InputError, match="say mode='loop'"):
+        evaluate(Recurrent(nn.GRU), make(Recurrent(nn.GRU)), X, NOISE, mode="vmap")
+
+
 def test_a_loss_of_the_wrong_shape_is_refused():
     class Wrong(nn.Module):
         def __init__(self):
@@ -142,5 +195,5 @@ def test_a_loss_of_the_wrong_shape_is_refused():
             return self.theta.sum()
 
     for mode in ("vmap", "loop"):
-        with pytest.raises(InputError, match=r"one loss per example, shape \[batch\]; got \(\)"):
+        with pytest.raises(InputError, match=r"one loss per example, .* = \(5,\); got \(\)"):
             evaluate(Wrong(), make(Wrong()), X, NOISE, mode=mode)

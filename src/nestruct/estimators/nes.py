@@ -23,10 +23,13 @@ from nestruct.estimators.shaping import pair_weights
 from nestruct.noise import Noise
 from nestruct.population import Layout, Population, budget, evaluate, needs_loop
 from nestruct.population.directions import fill_directions
+from nestruct.population.evaluate import fixed_dropout, has_dropout, is_training
 from nestruct.population.graph import GraphedStep
 from nestruct.population.population import Filter
 from nestruct.population.shard import add_over_ranks, my_pairs
 from nestruct.population.watch import Watch
+from nestruct.structures import nan_rows
+from nestruct.structures.base import check_count
 from nestruct.structures.solvers import solver_seconds
 
 log = logging.getLogger("nestruct")
@@ -105,6 +108,9 @@ class NES:
     _watch: Watch = field(default_factory=Watch, init=False, repr=False)
 
     def __post_init__(self) -> None:
+        chosen = self.parameters
+        if not (chosen is None or isinstance(chosen, nn.Module) or callable(chosen)):
+            self.parameters = [chosen] if isinstance(chosen, str) else list(chosen)
         _check_options(self)
 
     @property
@@ -133,23 +139,24 @@ class NES:
         layout = Layout(model, self.parameters)
         plan = self._decide(model, layout, batch, seed)
         before = solver_seconds()
-        if layout.device.type == "cuda" and self.graph != "off":
+        if layout.device.type == "cuda" and self.graph != "off" and not has_dropout(model):
             if self._graphed is None:
                 self._graphed = GraphedStep(strict=self.graph == "on")
             gradient, stats = self._graphed(
                 lambda moved, counter: self._step(model, layout, moved, seed, counter, plan),
                 batch,
                 step,
-                # All that a captured step takes for granted.
-                key=(id(model), model.training, seed, self.sigma, *layout.addresses()),
+                # All that a captured step takes for granted, and what it must keep alive.
+                key=(id(model), seed, *self._options(), *layout.addresses(model)),
+                keep=lambda: (model, self._memory),
             )
             stats = {name: value.clone() for name, value in stats.items()}  # replays overwrite them
         else:
             gradient, stats = self._step(model, layout, batch, seed, step, plan)
-        _update_buffers(model, batch, seed, step)
         for name, piece in gradient.items():
             layout.parameters[name].grad = piece
         self._watch.look(stats["usable"])
+        _update_buffers(model, batch, Noise(seed=seed, step=step))
         spent = solver_seconds() - before if layout.device.type == "cpu" else None
         return StepReport(
             loss=stats["mean"],
@@ -159,6 +166,11 @@ class NES:
             num_failed=stats["failed"],
             solver_seconds=None if spent is None else torch.tensor(spent),
         )
+
+    def _options(self) -> tuple[Any, ...]:
+        """What the arithmetic of a step depends on, besides the filter of parameters."""
+        laws = (self.sigma, self.population_size, self.mirrored, self.directions, self.shaping)
+        return (*laws, self.minibatch, self.pair_batch_size, self.gumbel, self.num_samples)
 
     def state_dict(self) -> dict[str, Any]:
         """How members are evaluated, so that a resumed run repeats the same arithmetic."""
@@ -176,7 +188,8 @@ class NES:
         noise = Noise(seed=seed, step=step)
         rows = self._pair_rows(batch, noise, layout.device)
         first, last = my_pairs(self.num_pairs)
-        losses = torch.zeros(self.population_size, dtype=layout.dtype, device=layout.device)
+        # Double, so that equal losses stay equal through their mean.
+        losses = torch.zeros(self.population_size, dtype=torch.float64, device=layout.device)
         memory = self._room(layout, last - first if plan.keep else min(plan.chunk, last - first))
         start = first
         while start < last:
@@ -197,6 +210,7 @@ class NES:
             mirrored=self.mirrored,
             shaping=self.shaping,
             own_examples=self.minibatch == "per_pair",
+            dtype=layout.dtype,
         )
         if plan.keep:
             gradient = weights[first:last] @ memory
@@ -268,7 +282,7 @@ class NES:
             rows=member_rows,
         )
         blocks = losses.view(halves, self.num_pairs)[:, start : start + count]
-        blocks.copy_(values.mean(1).view(halves, count))
+        blocks.copy_(values.double().mean(1).view(halves, count))
 
     def _pair_rows(
         self, batch: Any, noise: Noise, device: torch.device
@@ -289,8 +303,11 @@ class NES:
 
     def _decide(self, model: nn.Module, layout: Layout, batch: Any, seed: int) -> _Plan:
         """Chooses chunk and mode, once; says in one line what it chose."""
-        if self._plan is not None and self._plan.size == layout.size:
-            return self._plan
+        plan = self._plan
+        if plan is not None and self.mode == "auto" and plan.mode == "vmap" and needs_loop(model):
+            plan = None
+        if plan is not None and plan.size == layout.size:  # made for a model like this one
+            return plan
         room = self.memory_budget or budget.default_budget(layout.device)
         element = torch.empty(0, dtype=layout.dtype).element_size()
         noise = Noise(seed=seed)
@@ -322,7 +339,7 @@ class NES:
         spent = {}
         for mode in ("vmap", "loop"):
             trial = _Plan(mode, pairs, False, layout.size)
-            losses = torch.zeros(self.population_size, dtype=layout.dtype, device=layout.device)
+            losses = torch.zeros(self.population_size, dtype=torch.float64, device=layout.device)
             try:
                 for _ in range(2):  # the first pays for warming up
                     start = time.perf_counter()
@@ -339,11 +356,11 @@ class NES:
         return mode, f"a pair takes {times}"
 
 
-def _update_buffers(model: nn.Module, batch: Any, seed: int, step: int) -> None:
+def _update_buffers(model: nn.Module, batch: Any, noise: Noise) -> None:
     """One forward at the centre, so that running statistics follow it."""
-    if model.training and any(True for _ in model.buffers()):
-        with torch.no_grad():
-            model.loss(batch, Noise(seed=seed, step=step))  # type: ignore[operator]
+    if is_training(model) and any(True for _ in model.buffers()):
+        with torch.no_grad(), nan_rows(), fixed_dropout(model, noise):
+            model.loss(batch, noise)  # type: ignore[operator]
 
 
 def _is_out_of_memory(error: RuntimeError) -> bool:
@@ -362,12 +379,13 @@ def _check_options(nes: NES) -> None:
     for name, allowed in choices.items():
         if getattr(nes, name) not in allowed:
             raise InputError(f"NES: {name} must be one of {allowed}, got {getattr(nes, name)!r}.")
-    if not nes.sigma > 0:
+    if not 0 < nes.sigma < float("inf"):
         raise InputError(f"NES: sigma must be positive, got {nes.sigma!r}.")
-    for name in ("population_size", "num_samples", "pair_batch_size", "chunk_size"):
+    counts = ("population_size", "num_samples", "pair_batch_size", "chunk_size", "memory_budget")
+    for name in counts:
         value = getattr(nes, name)
-        if value is not None and (not isinstance(value, int) or value < 1):
-            raise InputError(f"NES: {name} must be a whole number of at least 1, got {value!r}.")
+        if value is not None:
+            setattr(nes, name, check_count("NES", name, value, 1))
     if nes.mirrored and nes.population_size % 2:
         raise InputError(
             f"NES: a mirrored population comes in pairs; population_size {nes.population_size} "

@@ -6,7 +6,12 @@ from torch import Tensor
 
 
 def pair_weights(
-    losses: Float[Tensor, " population"], *, mirrored: bool, shaping: str, own_examples: bool
+    losses: Float[Tensor, " population"],
+    *,
+    mirrored: bool,
+    shaping: str,
+    own_examples: bool,
+    dtype: torch.dtype,
 ) -> tuple[Float[Tensor, " pairs"], dict[str, Tensor]]:
     """Each direction's weight in the gradient (Eq. 8), and statistics of the losses.
 
@@ -19,6 +24,7 @@ def pair_weights(
         shaping: ``standard_score``, ``centered_rank`` or ``none``.
         own_examples: Whether each pair saw its own examples: then only the difference within a pair
             says something, so shaping acts on each loss less its pair's mean.
+        dtype: Of the weights and statistics.
     """
     pairs = len(losses) // 2 if mirrored else len(losses)
     values = losses.double()
@@ -30,7 +36,7 @@ def pair_weights(
     mean = values.sum() / count
     centred = torch.where(usable, values - mean, 0.0)
     std = (centred.square().sum() / count).sqrt()
-    stats = {"mean": mean.to(losses.dtype), "std": std.to(losses.dtype)}
+    stats = {"mean": mean.to(dtype), "std": std.to(dtype)}
     stats |= {"failed": finite.logical_not().sum(), "usable": survivors}
     if own_examples:
         half = (values[:pairs] - values[pairs:]) / 2
@@ -45,7 +51,7 @@ def pair_weights(
     else:
         utilities = values
     weights = utilities[:pairs] - utilities[pairs:] if mirrored else utilities
-    return (weights / count).to(losses.dtype), stats
+    return (weights / count).to(dtype), stats
 
 
 def _centered_ranks(values: Tensor, usable: Tensor) -> Tensor:

@@ -145,7 +145,13 @@ class StructuredVAE(StructuredModel):
         else:
             components = LIKELIHOODS[self.likelihood](parameters, observed(batch))
         components = bound_log_probability(components, self._bound)
-        axes = observed(batch).dim() - 1
+        x = observed(batch)
+        axes = x.dim() - 1
+        if components.dim() <= axes or components.shape[-axes - 1] != len(x):
+            raise InputError(
+                "The likelihood must give a log-probability per component, so end in the shape "
+                f"of what is reconstructed, {tuple(x.shape)}; got {tuple(components.shape)}."
+            )
         return components.flatten(-axes).sum(-1) if axes else components
 
     @property
@@ -165,6 +171,8 @@ class StructuredVAE(StructuredModel):
         if not isinstance(structure, Categorical) or not self._has_savings(batch):
             return NotImplemented
         scores = population.sequential(encoder, "encoder.", batch)
+        if scores.dim() != 3:  # several categories per example
+            return NotImplemented
         members, examples = scores.shape[:2]
         if isinstance(noise.pair, Tensor):
             gumbel = torch.func.vmap(lambda pair: noise.replace(pair=pair).gumbel(scores[0]))
@@ -187,11 +195,35 @@ class StructuredVAE(StructuredModel):
         return kl - torch.where(best.isfinite(), log_likelihood, torch.nan)
 
     def _has_savings(self, batch: Any) -> bool:
+        """Whether this is exactly the model that the savings are derived for."""
+        methods = ("encode", "decode", "loss", "loss_at", "lengths", "_perturb", "_log_likelihood")
+        if any(getattr(type(self), m) is not getattr(StructuredVAE, m) for m in methods):
+            return False
         if self.kl == "paper-appendix" or callable(self.kl) or callable(self.likelihood):
             return False
-        dropout = any(isinstance(m, nn.modules.dropout._DropoutNd) for m in self.modules())
-        buffers = next(self.buffers(), None) is not None  # BatchNorm
-        return isinstance(batch, Tensor) and not dropout and not buffers
+        if type(self.encoder) is not nn.Sequential or type(self.decoder) is not nn.Sequential:
+            return False
+        if type(self.structure) is not Categorical or not isinstance(batch, Tensor):
+            return False
+        layers = [layer for part in (self.encoder, self.decoder) for layer in part]
+        if any(type(layer) not in _SAVED_LAYERS for layer in layers):
+            return False
+        modules = list(self.modules())
+        if any(module._forward_hooks or module._forward_pre_hooks for module in modules):
+            return False
+        shared = len(list(self.named_parameters(remove_duplicate=False)))
+        return shared == len(list(self.parameters()))
+
+
+# Layers that act on each example alone and hold nothing but parameters.
+_SAVED_LAYERS = {
+    nn.Linear,
+    nn.LayerNorm,
+    nn.Flatten,
+    nn.Unflatten,
+    nn.Identity,
+    *(nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Softplus, nn.Tanh, nn.Sigmoid),
+}
 
 
 def observed(batch: Any) -> Tensor:

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from nestruct.noise import Noise
+from nestruct.structures import nan_rows
 
 
 def default_budget(device: torch.device) -> int:
@@ -35,14 +36,16 @@ def keeps_directions(budget: int, pairs: int, size: int, element_size: int) -> b
 
 
 def activation_bytes(model: nn.Module, batch: Any, noise: Noise) -> int:
-    """What one forward at the centre allocates in all: an upper bound on a member's activations."""
+    """What a forward at the centre allocates, plus the buffers: a bound on what a member takes."""
     counter = _Counter()
-    states = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    with torch.no_grad(), torch.random.fork_rng(), counter:
-        model.loss(batch, noise)  # type: ignore[operator]
-    for name, buffer in model.named_buffers():
-        buffer.copy_(states[name])
-    return counter.total
+    copies = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    try:
+        with torch.no_grad(), nan_rows(), torch.random.fork_rng(), counter:
+            model.loss(batch, noise)  # type: ignore[operator]
+    finally:
+        for name, buffer in model.named_buffers():
+            buffer.copy_(copies[name])
+    return counter.total + sum(copy.nbytes for copy in copies.values())
 
 
 class _Counter(TorchDispatchMode):

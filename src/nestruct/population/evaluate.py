@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from nestruct.data import select_rows
+from nestruct.data import batch_size, select_rows
 from nestruct.errors import InputError
 from nestruct.noise import Noise, derive_seed
 from nestruct.population.population import Population
@@ -56,6 +56,8 @@ def evaluate(
             losses = _through_seam(model, population, batch, streams, member_noise)
             if losses is not None:
                 return losses
+        if mode == "vmap" and needs_loop(model):
+            raise InputError("nn.LSTM, nn.GRU and nn.RNN cannot be vmapped: say mode='loop'.")
         run = _vmapped if mode == "vmap" else _looped
         return run(
             _member_loss(model, batch, streams), model, population, noise, member_noise, rows
@@ -67,6 +69,34 @@ def needs_loop(model: nn.Module) -> bool:
     return any(isinstance(module, nn.RNNBase) for module in model.modules())
 
 
+def is_training(model: nn.Module) -> bool:
+    """Whether any part of a model is in training, where layers may edit buffers or draw."""
+    return any(module.training for module in model.modules())
+
+
+def has_dropout(model: nn.Module) -> bool:
+    """Whether a model holds a layer that draws from torch's own generator in training."""
+    kinds = (nn.modules.dropout._DropoutNd, nn.RReLU)
+    return any(isinstance(module, kinds) and module.training for module in model.modules())
+
+
+def tensor_places(model: nn.Module) -> dict[str, list[str]]:
+    """Every place that each parameter and buffer is read from, by its first name.
+
+    A tensor shared by two modules has two places; a module that is used twice has one.
+    (functional_call's own tying of weights sets such a module's tensor twice and does not find the
+    first one back.)
+    """
+    first = {id(t): name for name, t in (*model.named_parameters(), *model.named_buffers())}
+    places: dict[str, list[str]] = {}
+    for prefix, module in model.named_modules():
+        for attribute, tensor in (*module._parameters.items(), *module._buffers.items()):
+            if tensor is not None:
+                place = f"{prefix}.{attribute}" if prefix else attribute
+                places.setdefault(first[id(tensor)], []).append(place)
+    return places
+
+
 def _through_seam(model, population, batch, streams, member_noise) -> Tensor | None:
     results = []
     for noise in streams:
@@ -75,12 +105,20 @@ def _through_seam(model, population, batch, streams, member_noise) -> Tensor | N
         losses = model.population_losses(population, batch, noise)
         if losses is NotImplemented:
             return None
+        expected = (population.num_members, batch_size(batch))
+        if tuple(losses.shape) != expected:
+            raise InputError(
+                f"population_losses must give [members, batch], {expected}; got "
+                f"{tuple(losses.shape)}."
+            )
         results.append(losses)
     return torch.stack(results).mean(0)
 
 
 def _member_loss(model: nn.Module, batch: Any, streams: list[Noise]) -> Callable[..., Tensor]:
     wrapped = _Loss(model)
+    places = tensor_places(model)
+    examples = batch_size(batch)
 
     def loss(state: dict[str, Tensor], pair: Any, rows: Any) -> Tensor:
         mine = batch if rows is None else select_rows(batch, rows)
@@ -90,9 +128,9 @@ def _member_loss(model: nn.Module, batch: Any, streams: list[Noise]) -> Callable
                 noise = noise.replace(pair=pair)
             if rows is not None:
                 noise = noise.replace(example=rows)
-            named = {f"model.{name}": tensor for name, tensor in state.items()}
-            losses = torch.func.functional_call(wrapped, named, (mine, noise))
-            _check_losses(losses)
+            named = {f"model.{p}": tensor for name, tensor in state.items() for p in places[name]}
+            losses = torch.func.functional_call(wrapped, named, (mine, noise), tie_weights=False)
+            _check_losses(losses, examples if rows is None else len(rows))
             total = total + losses
         return total / len(streams)
 
@@ -102,8 +140,7 @@ def _member_loss(model: nn.Module, batch: Any, streams: list[Noise]) -> Callable
 def _vmapped(loss, model, population, noise, member_noise, rows) -> Tensor:
     state = population.parameters()
     # Members get copies of the buffers: BatchNorm in training edits them.
-    copies = model.training and any(True for _ in model.buffers())
-    if copies:
+    if is_training(model):
         members = population.num_members
         for name, buffer in model.named_buffers():
             state[name] = buffer.expand(members, *buffer.shape).clone()
@@ -112,7 +149,7 @@ def _vmapped(loss, model, population, noise, member_noise, rows) -> Tensor:
         None if member_noise is None else 0,
         None if rows is None else 0,
     )
-    with _fixed_dropout(model, noise):
+    with fixed_dropout(model, noise):
         return torch.func.vmap(loss, in_dims=dims, randomness="same")(state, member_noise, rows)
 
 
@@ -124,9 +161,9 @@ def _looped(loss, model, population, noise, member_noise, rows) -> Tensor:
             name: population.centre[name] + sign * direction[pair]
             for name, direction in population.directions.items()
         }
-        if model.training:
+        if is_training(model):
             state |= {name: buffer.clone() for name, buffer in model.named_buffers()}
-        with _fixed_dropout(model, noise):
+        with fixed_dropout(model, noise):
             losses.append(
                 loss(
                     state,
@@ -138,9 +175,9 @@ def _looped(loss, model, population, noise, member_noise, rows) -> Tensor:
 
 
 @contextmanager
-def _fixed_dropout(model: nn.Module, noise: Noise):
+def fixed_dropout(model: nn.Module, noise: Noise):
     """Gives layers with randomness of their own the same draws for every member and chunk."""
-    if not model.training or isinstance(noise.step, Tensor):
+    if not is_training(model) or isinstance(noise.step, Tensor):
         yield
         return
     with torch.random.fork_rng():
@@ -148,7 +185,9 @@ def _fixed_dropout(model: nn.Module, noise: Noise):
         yield
 
 
-def _check_losses(losses: Any) -> None:
-    if not isinstance(losses, Tensor) or losses.dim() != 1 or not losses.is_floating_point():
+def _check_losses(losses: Any, examples: int) -> None:
+    if not isinstance(losses, Tensor) or losses.shape != (examples,):
         got = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
-        raise InputError(f"model.loss must give one loss per example, shape [batch]; got {got}.")
+        raise InputError(
+            f"model.loss must give one loss per example, shape [batch] = ({examples},); got {got}."
+        )

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from nestruct.data.batch import map_tensors
+from nestruct.errors import InputError
 
 log = logging.getLogger("nestruct")
 
@@ -23,7 +24,13 @@ class GraphedStep:
         self.captured: dict[Any, Any] = {}
 
     def __call__(
-        self, step: Callable[[Any, Any], Any], batch: Any, number: int, key: tuple[Any, ...]
+        self,
+        step: Callable[[Any, Any], Any],
+        batch: Any,
+        number: int,
+        *,
+        key: tuple[Any, ...],
+        keep: Callable[[], Any],
     ) -> Any:
         """What ``step`` returns; its tensors are overwritten by the next call.
 
@@ -32,15 +39,21 @@ class GraphedStep:
             batch: Copied into the captured step's own.
             number: The step's number.
             key: Everything else that the captured step depends on; another key, another capture.
+            keep: Gives what must stay in memory as long as the captured step.
         """
         fresh: list[Tensor] = []
-        map_tensors(batch, fresh.append)
+        try:
+            map_tensors(batch, fresh.append)
+        except InputError:
+            if self.strict:
+                raise
+            return step(batch, number)  # a batch of a type of its own: its tensors are not known
         key = (*key, *((tensor.shape, tensor.dtype) for tensor in fresh))
         if key not in self.captured:
             if len(self.captured) == _MAX_CAPTURED:  # forget the oldest, and its memory
                 del self.captured[next(iter(self.captured))]
-            self.captured[key] = self._capture(step, batch, number)
-        entry = self.captured[key]
+            self.captured[key] = self._capture(step, batch, number), keep()
+        entry, _ = self.captured[key]
         if entry is None:
             return step(batch, number)
         graph, static, counter, result = entry

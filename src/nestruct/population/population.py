@@ -3,6 +3,7 @@
 import functools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -40,7 +41,8 @@ class Population:
     @property
     def signs(self) -> Float[Tensor, " population"]:
         """+1 or -1 for each member."""
-        ones = torch.ones_like(next(iter(self.directions.values())).flatten(1)[:, 0])
+        direction = next(iter(self.directions.values()))
+        ones = direction.new_ones(len(direction))
         return torch.cat([ones, -ones]) if self.mirrored else ones
 
     @torch.no_grad()
@@ -71,7 +73,8 @@ class Population:
         shared input needs ``x W`` once and ``x E`` once per pair.
         """
         mapped = False  # whether x has an axis of members by now
-        for name, layer in layers.named_children():
+        for name, layer in layers._modules.items():  # named_children leaves out repeated layers
+            assert layer is not None
             inner = f"{prefix}{name}."
             perturbed = any(key.startswith(inner) for key in self.directions)
             if perturbed and isinstance(layer, nn.Linear):
@@ -134,9 +137,11 @@ class Layout:
             for (name, parameter), piece in zip(self.parameters.items(), pieces, strict=True)
         }
 
-    def addresses(self) -> list[tuple[str, int]]:
-        """Where each parameter lies in memory: a captured graph reads it there."""
-        return [(name, parameter.data_ptr()) for name, parameter in self.parameters.items()]
+    def addresses(self, model: nn.Module) -> list[Any]:
+        """What a captured step reads in place: which tensors where, and which modules train."""
+        tensors = (*model.parameters(), *model.buffers())
+        places = [(tensor.data_ptr(), tensor.shape) for tensor in tensors]
+        return [*self.parameters, *places, *(module.training for module in model.modules())]
 
     def centre(self) -> dict[str, Tensor]:
         """The parameters' present values."""
@@ -144,11 +149,11 @@ class Layout:
 
 
 def _choose(model: nn.Module, chosen: Filter) -> dict[str, nn.Parameter]:
-    everything = dict(model.named_parameters())
+    everything = {name: p for name, p in model.named_parameters() if p.requires_grad}
     if chosen is None:
-        return {name: p for name, p in everything.items() if p.requires_grad}
+        return everything
     if isinstance(chosen, nn.Module):
-        wanted = {id(p) for p in chosen.parameters() if p.requires_grad}
+        wanted = {id(p) for p in chosen.parameters()}
         return {name: p for name, p in everything.items() if id(p) in wanted}
     if callable(chosen):
         return {name: p for name, p in everything.items() if chosen(name, p)}
@@ -156,7 +161,7 @@ def _choose(model: nn.Module, chosen: Filter) -> dict[str, nn.Parameter]:
     unknown = [name for name in names if name not in everything]
     if unknown:
         raise InputError(
-            f"parameters: {unknown[0]!r} is not a parameter of the model; there are "
+            f"parameters: {unknown[0]!r} is not a trainable parameter of the model; there are "
             f"{', '.join(list(everything)[:8])}{', ...' if len(everything) > 8 else ''}."
         )
     return {name: everything[name] for name in everything if name in names}

@@ -257,7 +257,7 @@ def check_count(owner: str, name: str, value: int, low: int, high: int | None = 
     except TypeError:
         number = low - 1
     if isinstance(value, bool) or number < low or (high is not None and number > high):
-        limits = f"at least {low}" if high is None else f"from {low} to {high}"
+        limits = f"of at least {low}" if high is None else f"from {low} to {high}"
         raise InputError(f"{owner}: {name} must be a whole number {limits}, got {value!r}.")
     return number
 
