@@ -218,8 +218,18 @@ ENGINES = {
         "evotorch": evotorch,
         "evosax": evosax,
     },
-    "cuda": {"ours": ours},
+    "cuda": {"ours": ours, "graph alone": lambda *size: captured(*size)},
 }
+
+
+def captured(hidden: int, population: int, device: str) -> Step:
+    """The captured step without what the host does around it: key, copy, report, Adam."""
+    model, x = build(hidden, device)
+    estimator = nestruct.NES(sigma=SIGMA, population_size=population)
+    estimator.backward(model, x, seed=0, step=0)
+    assert estimator._graphed is not None
+    (((graph, *_), _),) = estimator._graphed.captured.values()
+    return lambda number: graph.replay()
 
 
 def seconds_of(step: Step, number: int, device: str, calls: int) -> float:

@@ -136,10 +136,11 @@ class NES:
                 "has none."
             )
         self._watch.raise_if_all_failed()
+        modules = list(model.modules())
         layout = Layout(model, self.parameters)
         plan = self._decide(model, layout, batch, seed)
         before = solver_seconds()
-        if layout.device.type == "cuda" and self.graph != "off" and not has_dropout(model):
+        if layout.device.type == "cuda" and self.graph != "off":
             if self._graphed is None:
                 self._graphed = GraphedStep(strict=self.graph == "on")
             gradient, stats = self._graphed(
@@ -147,8 +148,10 @@ class NES:
                 batch,
                 step,
                 # All that a captured step takes for granted, and what it must keep alive.
-                key=(id(model), seed, *self._options(), *layout.addresses(model)),
+                key=(id(model), seed, *self._options(), *layout.addresses(modules)),
                 keep=lambda: (model, self._memory),
+                # Dropout draws from torch's generator, which a captured step would not reseed.
+                capturable=lambda: not has_dropout(model),
             )
             stats = {name: value.clone() for name, value in stats.items()}  # replays overwrite them
         else:
@@ -156,7 +159,8 @@ class NES:
         for name, piece in gradient.items():
             layout.parameters[name].grad = piece
         self._watch.look(stats["usable"])
-        _update_buffers(model, batch, Noise(seed=seed, step=step))
+        if any(module._buffers for module in modules) and is_training(model):
+            _update_buffers(model, batch, Noise(seed=seed, step=step))
         spent = solver_seconds() - before if layout.device.type == "cpu" else None
         return StepReport(
             loss=stats["mean"],
@@ -304,8 +308,6 @@ class NES:
     def _decide(self, model: nn.Module, layout: Layout, batch: Any, seed: int) -> _Plan:
         """Chooses chunk and mode, once; says in one line what it chose."""
         plan = self._plan
-        if plan is not None and self.mode == "auto" and plan.mode == "vmap" and needs_loop(model):
-            plan = None
         if plan is not None and plan.size == layout.size:  # made for a model like this one
             return plan
         room = self.memory_budget or budget.default_budget(layout.device)
@@ -358,9 +360,8 @@ class NES:
 
 def _update_buffers(model: nn.Module, batch: Any, noise: Noise) -> None:
     """One forward at the centre, so that running statistics follow it."""
-    if is_training(model) and any(True for _ in model.buffers()):
-        with torch.no_grad(), nan_rows(), fixed_dropout(model, noise):
-            model.loss(batch, noise)  # type: ignore[operator]
+    with torch.no_grad(), nan_rows(), fixed_dropout(model, noise):
+        model.loss(batch, noise)  # type: ignore[operator]
 
 
 def _is_out_of_memory(error: RuntimeError) -> bool:

@@ -31,6 +31,7 @@ class GraphedStep:
         *,
         key: tuple[Any, ...],
         keep: Callable[[], Any],
+        capturable: Callable[[], bool],
     ) -> Any:
         """What ``step`` returns; its tensors are overwritten by the next call.
 
@@ -40,6 +41,7 @@ class GraphedStep:
             number: The step's number.
             key: Everything else that the captured step depends on; another key, another capture.
             keep: Gives what must stay in memory as long as the captured step.
+            capturable: Whether the step may be captured at all.
         """
         fresh: list[Tensor] = []
         try:
@@ -52,7 +54,8 @@ class GraphedStep:
         if key not in self.captured:
             if len(self.captured) == _MAX_CAPTURED:  # forget the oldest, and its memory
                 del self.captured[next(iter(self.captured))]
-            self.captured[key] = self._capture(step, batch, number), keep()
+            entry = self._capture(step, batch, number) if capturable() else None
+            self.captured[key] = entry, keep()
         entry, _ = self.captured[key]
         if entry is None:
             return step(batch, number)

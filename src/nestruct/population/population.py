@@ -137,11 +137,14 @@ class Layout:
             for (name, parameter), piece in zip(self.parameters.items(), pieces, strict=True)
         }
 
-    def addresses(self, model: nn.Module) -> list[Any]:
+    def addresses(self, modules: list[nn.Module]) -> list[Any]:
         """What a captured step reads in place: which tensors where, and which modules train."""
-        tensors = (*model.parameters(), *model.buffers())
-        places = [(tensor.data_ptr(), tensor.shape) for tensor in tensors]
-        return [*self.parameters, *places, *(module.training for module in model.modules())]
+        found: list[Any] = list(self.parameters)
+        for module in modules:
+            found.append(module.training)
+            for tensors in (module._parameters, module._buffers):
+                found += [None if t is None else (t.data_ptr(), t.shape) for t in tensors.values()]
+        return found
 
     def centre(self) -> dict[str, Tensor]:
         """The parameters' present values."""
