@@ -229,7 +229,12 @@ def captured(hidden: int, population: int, device: str) -> Step:
     estimator.backward(model, x, seed=0, step=0)
     assert estimator._graphed is not None
     (((graph, *_), _),) = estimator._graphed.captured.values()
-    return lambda number: graph.replay()
+
+    def step(number: int) -> Any:
+        graph.replay()
+        return estimator, x  # what the graph reads must stay alive
+
+    return step
 
 
 def seconds_of(step: Step, number: int, device: str, calls: int) -> float:
