@@ -230,7 +230,7 @@ class NES:
         return layout.split(gradient), stats
 
     def _room(self, layout: Layout, pairs: int) -> Float[Tensor, "pairs size"]:
-        """Memory for directions, kept between steps: fresh pages cost as much as half the draws."""
+        """Memory for directions, kept between steps: touching fresh pages takes time."""
         memory = self._memory
         if (
             memory is None
