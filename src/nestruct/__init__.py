@@ -23,6 +23,7 @@ from nestruct.structures import (
     nan_rows,
     perturb_and_map_law,
 )
+from nestruct.training import FitResult, evaluate, fit, load
 
 __all__ = [
     "NES",
@@ -31,6 +32,7 @@ __all__ = [
     "Countable",
     "Enumerable",
     "Enumeration",
+    "FitResult",
     "Gibbs",
     "InputError",
     "KSubset",
@@ -48,6 +50,9 @@ __all__ = [
     "StructuredVAE",
     "__version__",
     "check_gradient",
+    "evaluate",
+    "fit",
+    "load",
     "nan_rows",
     "perturb_and_map_law",
     "select_rows",

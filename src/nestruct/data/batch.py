@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from nestruct.errors import InputError
@@ -70,3 +71,23 @@ def _rebuild(batch: Any, function: Callable[[Any], Any]) -> Any:
         "A batch is a tensor, or a tuple, dict or dataclass of tensors (or has a method "
         f"select_rows of its own); got {type(batch).__name__}."
     )
+
+
+def device_of(batch: Any) -> torch.device:
+    """Where a batch lies; the CPU where its type does not say."""
+    devices: list[torch.device] = []
+
+    def note(tensor: Tensor) -> Tensor:
+        devices.append(tensor.device)
+        return tensor
+
+    if not hasattr(batch, "select_rows"):
+        map_tensors(batch, note)
+    return devices[0] if devices else torch.device("cpu")
+
+
+def to_device(batch: Any, device: torch.device) -> Any:
+    """The batch on a device; a type of its own may define ``to(device)``."""
+    if hasattr(batch, "to"):
+        return batch.to(device)
+    return batch if hasattr(batch, "select_rows") else map_tensors(batch, lambda t: t.to(device))

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from nestruct.errors import InputError
@@ -61,6 +62,23 @@ class StructuredModel(nn.Module):
         scores = self.encode(batch)
         streams = [noise.replace(stream=stream) for stream in range(num_samples)]
         return torch.stack([self._perturb(batch, scores, stream) for stream in streams])
+
+    @torch.no_grad()
+    def metrics(self, batch: Any, noise: Noise) -> dict[str, Tensor]:
+        """What an evaluation reports, one value per example: the loss, and how much is recovered.
+
+        Where the batch has an entry ``z``, the true structures: ``f1_map`` and ``f1_sample``, the
+        F1 of the parts of the most likely structure and of one perturb-and-MAP sample. Override it
+        to report something else.
+        """
+        scores = self.encode(batch)
+        z = self._perturb(batch, scores, noise)
+        values = {"loss": self.loss_at(batch, scores, z)}
+        truth = true_structures(batch)
+        if truth is not None:
+            most_likely = self.structure.argmax(scores, self.lengths(batch))
+            values |= {"f1_map": f1(most_likely, truth), "f1_sample": f1(z, truth)}
+        return values
 
     def _perturb(self, batch: Any, scores: Tensor, noise: Noise) -> Tensor:
         lengths = self.lengths(batch)
@@ -233,6 +251,19 @@ def observed(batch: Any) -> Tensor:
     if isinstance(batch, dict):
         return batch["x"]
     return batch[0] if isinstance(batch, tuple | list) else batch.x
+
+
+def true_structures(batch: Any) -> Tensor | None:
+    """The entry ``z`` of a batch, where there is one."""
+    return batch.get("z") if isinstance(batch, dict) else getattr(batch, "z", None)
+
+
+def f1(
+    z: Float[Tensor, "examples ..."], truth: Float[Tensor, "examples ..."]
+) -> Float[Tensor, " examples"]:
+    """The F1 of the parts of each example: 1 for the same structure, 0 for no part in common."""
+    both, total = (z * truth).flatten(1).sum(1), (z + truth).flatten(1).sum(1)
+    return torch.where(total == 0, 1.0, 2 * both / total.clamp(min=1))
 
 
 def _bernoulli(logits: Tensor, x: Tensor) -> Tensor:

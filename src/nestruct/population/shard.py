@@ -1,23 +1,52 @@
 """Sharing a population over processes: each rank evaluates its own pairs."""
 
+import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 
 def my_pairs(num_pairs: int) -> tuple[int, int]:
     """The first pair of this rank and the first of the next; all pairs in a single process."""
-    if not _is_distributed():
-        return 0, num_pairs
-    rank, world = dist.get_rank(), dist.get_world_size()
+    rank, world = my_rank(), world_size()
     return num_pairs * rank // world, num_pairs * (rank + 1) // world
 
 
 def add_over_ranks(tensor: Tensor) -> Tensor:
     """Sums a tensor over all ranks in place; every rank gets the same bits."""
-    if _is_distributed():
+    if world_size() > 1:
         dist.all_reduce(tensor)
     return tensor
 
 
-def _is_distributed() -> bool:
-    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+def my_rank() -> int:
+    """This process's number; 0 in a single process."""
+    return dist.get_rank() if world_size() > 1 else 0
+
+
+def world_size() -> int:
+    """How many processes share the work."""
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def first_rank_decides(value: float, device: torch.device) -> float:
+    """Rank 0's value, on every rank: a decision that all must take alike."""
+    if world_size() == 1:
+        return value
+    tensor = torch.tensor(value, dtype=torch.float64, device=device)
+    dist.broadcast(tensor, src=0)
+    return float(tensor)
+
+
+def any_rank(value: bool, device: torch.device) -> bool:
+    """Whether it holds on any rank."""
+    if world_size() == 1:
+        return value
+    return bool(add_over_ranks(torch.tensor(float(value), device=device)))
+
+
+def share_model(model: nn.Module) -> None:
+    """Gives every rank the parameters and buffers of rank 0."""
+    if world_size() > 1:
+        for tensor in model.state_dict().values():
+            if isinstance(tensor, Tensor):
+                dist.broadcast(tensor, src=0)

@@ -1,0 +1,119 @@
+"""``nestruct train``: train a recipe, or continue a run."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import torch.distributed as dist
+from tyro.conf import Positional, arg
+
+from nestruct.cli.arguments import Device, Flag, Folder, Number, Overrides
+from nestruct.errors import InputError
+from nestruct.population.shard import my_rank
+from nestruct.training import FitResult, Recipe, read_config, read_recipe
+from nestruct.training import train as train_recipe
+from nestruct.wording import duration, number
+
+
+def train(
+    recipe: Annotated[str | None, Positional, arg(metavar="RECIPE", help_behavior_hint="")] = None,
+    overrides: Overrides = (),
+    /,
+    *,
+    run: Annotated[
+        Path | None, arg(metavar="DIR", aliases=["--run-dir"], help_behavior_hint="")
+    ] = None,
+    resume: Folder = None,
+    seed: Number = None,
+    max_steps: Number = None,
+    device: Device = None,
+    init_from: Folder = None,
+    tensorboard: Flag = False,
+) -> int:
+    """Train a recipe in a new run folder, or continue a run.
+
+    `nestruct train RECIPE --run DIR` starts, `nestruct train --resume DIR` continues a run that was
+    killed or stopped. Under `torchrun --nproc-per-node 2 -m nestruct train ...` processes share the
+    work; say --run-dir there, because torchrun itself takes --run for an option of its own.
+
+    Args:
+        recipe: A name that `nestruct recipes` lists, or a TOML file of your own.
+        overrides: Changes to the recipe, like estimator.sigma=0.1 training.batch_size=64.
+        run: The new run folder.
+        resume: A run folder to continue.
+        seed: The seed of every draw, instead of the recipe's.
+        max_steps: How many steps to train, instead of the recipe's.
+        device: auto, cpu, cuda or cuda:1.
+        init_from: A run whose best parameters to start from.
+        tensorboard: Also write TensorBoard's files, into the run folder.
+    """
+    if resume is not None:
+        if recipe is not None or overrides or run or init_from or seed is not None:
+            raise InputError(
+                "--resume continues a run as it began: beside it only --max-steps, --device and "
+                "--tensorboard may stand."
+            )
+        tables, folder = read_config(resume), resume
+        if "recipe" not in tables:
+            raise InputError(
+                f"{resume} was made by fit() in a program: run that again with resume=True."
+            )
+    elif recipe is None:
+        raise InputError("Say which recipe to train (see `nestruct recipes`), or --resume DIR.")
+    elif run is None:
+        raise InputError(f"Say where to: nestruct train {recipe} --run DIR.")
+    else:
+        tables, folder = read_recipe(recipe, overrides), run
+    if seed is not None:
+        tables["seed"] = seed
+    if max_steps is not None:
+        tables.setdefault("training", {})["max_steps"] = max_steps
+    if device is not None:
+        tables["device"] = device
+    with _processes(tables):
+        resolved = Recipe.from_tables(tables)
+        result = train_recipe(
+            resolved,
+            folder,
+            resume=resume is not None,
+            init_from=init_from,
+            tensorboard=tensorboard,
+        )
+        if my_rank() == 0 and result.reason != "interrupted":
+            _say(result, folder)
+    return 130 if result.reason == "interrupted" else 0
+
+
+@contextmanager
+def _processes(tables: dict) -> Iterator[None]:
+    """Joins the other processes where torchrun started this one."""
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        yield
+        return
+    on_gpu = tables.get("device", "auto") != "cpu" and torch.cuda.is_available()
+    if on_gpu:
+        tables["device"] = f"cuda:{os.environ['LOCAL_RANK']}"
+        torch.cuda.set_device(torch.device(tables["device"]))
+    else:
+        tables["device"] = "cpu"
+    dist.init_process_group("nccl" if on_gpu else "gloo")
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def _say(result: FitResult, folder: Path) -> None:
+    """How it ended: what got better, what it cost, where to look."""
+    print(
+        f"{result.reason.capitalize()} after {result.step} steps, {duration(result.seconds)} and "
+        f"{result.evaluations:,} evaluations of a member's loss."
+    )
+    if result.initial is not None and result.best is not None:
+        for name, first in result.initial.items():
+            tested = f", test {number(result.test[name])}" if result.test else ""
+            print(f"  {name}: {number(first)} untrained, {number(result.best[name])} best{tested}")
+    print(f"The run is in {folder}; see it with: nestruct report {folder} -o page.html")

@@ -1,0 +1,327 @@
+"""Neural relational inference with a latent tree: the paper's graph-layout model.
+
+T. Kipf et al., "Neural Relational Inference for Interacting Systems", 2018, in the variant of M.
+Paulus et al., "Gradient Estimation with Stochastic Softmax Tricks", 2020: the encoder sees where
+all nodes were at all times and scores every pair; the decoder moves the nodes step by step, by
+messages that depend on whether a pair is an edge. The true edges are never seen.
+"""
+
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from nestruct.errors import InputError
+from nestruct.models.structured import StructuredModel, observed
+from nestruct.objective import DIVERGENCES
+from nestruct.structures import KSubset, SpanningTree
+from nestruct.structures.base import check_count
+
+_DIMENSIONS = 2  # coordinates of a position
+_STRUCTURES = ("spanning-tree", "k-subset")
+
+
+class RelationalVAE(StructuredModel):
+    """Positions ``x [batch, nodes, times, 2]`` explained by a tree over the nodes.
+
+    The likelihood is that of all positions after the first, Gaussian around the decoder's
+    predictions, **without its constant**, as published; published ELBOs are further divided by
+    ``num_nodes``.
+
+    Args:
+        num_nodes: Nodes of each example.
+        num_times: Recorded positions of each node.
+        structure: ``spanning-tree``, or ``k-subset``: any ``num_nodes - 1`` of the pairs.
+        hidden_size: The width of all hidden layers.
+        num_rollout_steps: How many steps are predicted, each from the last prediction, before the
+            true positions are looked at again. Long roll-outs tie the tree to the interaction.
+        variance: Of the Gaussian likelihood.
+        divergence: One of `nestruct.objective.DIVERGENCES`.
+        batch_norm: Whether the encoder's blocks end in batch normalisation.
+        relative: Whether the encoder sees of each pair only the difference of its two
+            trajectories, a vector of 2 ``num_times`` numbers, instead of an embedding of each
+            node. Scores then stay the same when all nodes are shifted, and there is less to learn.
+        score_scale: A fixed factor on the scores. An estimator that moves all parameters by the
+            same small amounts needs a large one: only moves of the order of the Gumbel noise change
+            the tree.
+        pull: The decoder starts as still nodes that edges pull together by this share of their
+            distance in every step; 0 is NRI's random start. "Edge" and "no edge" are mere names:
+            far pairs called edges, which push, are a local optimum too. A weak pull settles the
+            names before training; all weights stay free.
+
+    Example:
+        >>> import torch, nestruct
+        >>> from nestruct.models import RelationalVAE
+        >>> model = RelationalVAE(5, 10, hidden_size=16)
+        >>> model.loss({"x": torch.rand(3, 5, 10, 2)}, nestruct.Noise(seed=0)).shape
+        torch.Size([3])
+    """
+
+    structure: SpanningTree | KSubset
+
+    def __init__(
+        self,
+        num_nodes: int,
+        num_times: int,
+        *,
+        structure: str = "spanning-tree",
+        hidden_size: int = 256,
+        num_rollout_steps: int = 9,
+        variance: float = 5e-5,
+        divergence: str = "gumbel",
+        batch_norm: bool = True,
+        relative: bool = False,
+        score_scale: float = 1.0,
+        pull: float = 0.0,
+    ) -> None:
+        super().__init__()
+        owner = "RelationalVAE"
+        self.num_nodes = check_count(owner, "num_nodes", num_nodes, 2)
+        self.num_times = check_count(owner, "num_times", num_times, 2)
+        self.num_rollout_steps = check_count(
+            owner, "num_rollout_steps", num_rollout_steps, 1, self.num_times - 1
+        )
+        check_count(owner, "hidden_size", hidden_size, 1)
+        if structure not in _STRUCTURES:
+            raise InputError(
+                f"RelationalVAE: structure must be one of {list(_STRUCTURES)}, got {structure!r}."
+            )
+        if divergence not in DIVERGENCES:
+            raise InputError(
+                f"RelationalVAE: divergence must be one of {list(DIVERGENCES)}, got {divergence!r}."
+            )
+        for name, value in (("variance", variance), ("score_scale", score_scale)):
+            if not 0 < value < float("inf"):
+                raise InputError(f"RelationalVAE: {name} must be positive, got {value!r}.")
+        if not 0 <= pull < 1:
+            raise InputError(f"RelationalVAE: pull must be from 0 to below 1, got {pull!r}.")
+        if pull and hidden_size < 4:
+            raise InputError(
+                f"RelationalVAE: pull needs a hidden_size of at least 4, got {hidden_size!r}."
+            )
+        pairs = num_nodes * (num_nodes - 1) // 2
+        self.structure = (
+            SpanningTree(num_nodes)
+            if structure == "spanning-tree"
+            else KSubset(pairs, num_nodes - 1)
+        )
+        self.variance = variance
+        self.score_scale = score_scale
+        self.kl = divergence
+        self.encoder = RelationalEncoder(
+            _DIMENSIONS * num_times, hidden_size, batch_norm=batch_norm, relative=relative
+        )
+        self.decoder = RelationalDecoder(hidden_size)
+        if pull:
+            self.decoder.start_with_pull(pull)
+
+    def encode(self, batch: Any) -> Float[Tensor, "batch edges"]:
+        """One score per pair of nodes, in triu order: the mean over its two directions."""
+        grid = self.encoder(self._positions(batch).flatten(2))
+        rows, columns = torch.triu_indices(self.num_nodes, self.num_nodes, 1, device=grid.device)
+        return (self.score_scale / 2) * (grid + grid.mT)[..., rows, columns]
+
+    def decode(self, batch: Any, z: Tensor) -> Float[Tensor, "... batch"]:
+        """``log p(x | z)`` up to a constant, for ``z [..., batch, edges]``, relaxed z included."""
+        x = self._positions(batch).permute(3, 1, 0, 2)
+        x = x[(slice(None), slice(None), *[None] * (z.dim() - 2))]  # [2, nodes, ..., batch, times]
+        lead, steps, times = z.shape[:-1], self.num_rollout_steps, self.num_times
+        start = x[..., : times - 1 : steps]
+        # A row is one roll-out: of one structure, from one start.
+        position = start.expand(-1, -1, *lead, -1).flatten(2)
+        weights = self._weights(z)[..., None].expand(-1, -1, -1, *lead, start.shape[-1]).flatten(3)
+        predicted = []
+        for _ in range(steps):
+            position = self.decoder(position, weights)
+            predicted.append(position)
+        mean = torch.stack(predicted, -1).unflatten(2, (*lead, -1)).flatten(-2)
+        # The last roll-out may reach past the records.
+        error = (x[..., 1:] - mean[..., : times - 1]).square().sum(-1).sum((0, 1))
+        return error / (-2 * self.variance)
+
+    def divergence(self, scores: Tensor, batch: Any) -> Tensor:
+        """The KL term of each example."""
+        return DIVERGENCES[self.kl](self.structure, scores, None, None)
+
+    def loss_at(self, batch: Any, scores: Tensor, z: Tensor) -> Tensor:
+        """The negative ELBO per example at given structures."""
+        if self.kl != "paper-appendix":
+            return super().loss_at(batch, scores, z)
+        return DIVERGENCES[self.kl](self.structure, scores, z, None) - self.decode(batch, z)
+
+    def _positions(self, batch: Any) -> Float[Tensor, "batch nodes times 2"]:
+        x = observed(batch)
+        expected = (self.num_nodes, self.num_times, _DIMENSIONS)
+        if x.dim() != 4 or tuple(x.shape[1:]) != expected:
+            raise InputError(
+                f"RelationalVAE: x must be [batch, nodes, times, 2] = [batch, {expected[0]}, "
+                f"{expected[1]}, 2], got {tuple(x.shape)}; say num_nodes and num_times to match."
+            )
+        return x
+
+    def _weights(self, z: Float[Tensor, "... edges"]) -> Float[Tensor, "2 nodes nodes ..."]:
+        """How much each pair is no edge, and an edge; neither on the diagonal."""
+        n = self.num_nodes
+        node = torch.arange(n, device=z.device)
+        low, high = torch.minimum(node, node[:, None]), torch.maximum(node, node[:, None])
+        edge = (low * (2 * n - low - 1) // 2 + high - low - 1).clamp(0, z.shape[-1] - 1)
+        grid = z.movedim(-1, 0).index_select(0, edge.flatten()).unflatten(0, (n, n))
+        pair = (low < high).to(z.dtype).view(n, n, *[1] * (z.dim() - 1))
+        return torch.stack([1 - grid, grid]) * pair
+
+
+class RelationalEncoder(nn.Module):
+    """NRI's MLP encoder, factor-graph variant: from node trajectories to a score per direction."""
+
+    def __init__(
+        self, inputs: int, hidden_size: int, *, batch_norm: bool = True, relative: bool = False
+    ) -> None:
+        super().__init__()
+        size = hidden_size
+        self.node_in = None if relative else _Block(inputs, size, batch_norm)
+        self.edge_in = _Block(inputs if relative else 2 * size, size, batch_norm)
+        self.node_out = _Block(size, size, batch_norm)
+        self.edge_out = _Block(3 * size, size, batch_norm)
+        self.score = nn.Linear(size, 1)
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.xavier_normal_(module.weight)
+                nn.init.constant_(module.bias, 0.1)
+
+    def forward(self, x: Float[Tensor, "batch nodes dim"]) -> Float[Tensor, "batch nodes nodes"]:
+        """Scores of ``[receiver, sender]``; zero on the diagonal."""
+        n = x.shape[-2]
+        if self.node_in is None:
+            grid = difference_layer(self.edge_in.first, x)
+        else:
+            grid = edge_layer(self.edge_in.first, self.node_in(x))
+        edges = self.edge_in.rest(off_diagonal(grid))
+        nodes = self.node_out(edges.unflatten(-2, (n, n - 1)).sum(-2) / n)
+        mixed = off_diagonal(edge_layer(self.edge_out.first, nodes))
+        skip = self.edge_out.first.weight[:, 2 * nodes.shape[-1] :]
+        edges = self.edge_out.rest(mixed + edges @ skip.mT)
+        return on_grid(self.score(edges)[..., 0], n)
+
+
+class RelationalDecoder(nn.Module):
+    """NRI's MLP decoder: from positions and edge weights to the positions one step later.
+
+    Features come first and rows last, unlike elsewhere: there are few features and many rows, so
+    every product and every broadcast then has a long inner axis. Both kinds of pairs (no edge,
+    edge) go through the same operations, their layers one below the other.
+    """
+
+    def __init__(self, hidden_size: int) -> None:
+        super().__init__()
+        size = hidden_size
+        self.message_in = nn.Linear(2 * _DIMENSIONS, 2 * size)
+        self.message_out = nn.Linear(size, 2 * size)
+        self.move_in = nn.Linear(_DIMENSIONS + size, size)
+        self.move_hidden = nn.Linear(size, size)
+        self.move_out = nn.Linear(size, _DIMENSIONS)
+
+    def forward(
+        self,
+        positions: Float[Tensor, "2 nodes rows"],
+        weights: Float[Tensor, "2 nodes nodes rows"],
+    ) -> Float[Tensor, "2 nodes rows"]:
+        """One step; weights are [kind, sender, receiver, row]."""
+        nodes = positions.shape[1:]
+        flat = positions.flatten(1)
+        receiver, sender = self.message_in.weight.chunk(2, 1)
+        received = _columns(receiver, self.message_in.bias, flat).unflatten(1, nodes)
+        sent = (sender @ flat).unflatten(1, nodes)
+        hidden = (received[:, None] + sent[:, :, None]).relu_().unflatten(0, (2, -1))
+        weight, bias = (p.unflatten(0, (2, -1)) for p in self.message_out.parameters())
+        messages = _columns(weight, bias, hidden.flatten(2)).relu_().view_as(hidden)
+        # One axis at a time: torch sums two that are not neighbours ten times slower.
+        total = (messages * weights[:, None]).sum(2).sum(0)
+        x = torch.cat([positions, total]).flatten(1)
+        x = _columns(self.move_in.weight, self.move_in.bias, x).relu_()
+        x = _columns(self.move_hidden.weight, self.move_hidden.bias, x).relu_()
+        return positions + _columns(self.move_out.weight, self.move_out.bias, x).view_as(positions)
+
+    @torch.no_grad()
+    def start_with_pull(self, share: float) -> None:
+        """Sets weights so that an edge moves its ends by a share of their distance, and no more.
+
+        Four units carry the positive and the negative parts of the two differences of coordinates
+        through all layers; the other units keep their random weights, and no say in the output.
+        """
+        size = self.message_out.in_features
+        signs = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
+        edge, four = slice(size, size + 4), slice(0, 4)
+        _set_rows(self.message_in, edge, torch.cat([-signs, signs], 1))
+        _set_rows(self.message_out, edge, torch.eye(4, size))
+        _set_rows(self.message_out, four, torch.zeros(4, size))
+        _set_rows(self.move_in, four, torch.eye(4, size + _DIMENSIONS).roll(_DIMENSIONS, 1))
+        _set_rows(self.move_hidden, four, torch.eye(4, size))
+        _set_rows(self.move_out, slice(0, 2), nn.functional.pad(share * signs.T, (0, size - 4)))
+
+
+def _set_rows(layer: nn.Linear, rows: slice, weight: Tensor) -> None:
+    layer.weight[rows] = weight.to(layer.weight)
+    layer.bias[rows] = 0
+
+
+def _columns(weight: Tensor, bias: Tensor, x: Tensor) -> Tensor:
+    """A linear layer on columns."""
+    return weight @ x + bias[..., None]
+
+
+class _Block(nn.Module):
+    """Two layers with ELU, then batch normalisation over everything but the features."""
+
+    def __init__(self, inputs: int, size: int, batch_norm: bool) -> None:
+        super().__init__()
+        self.first = nn.Linear(inputs, size)
+        self.second = nn.Linear(size, size)
+        self.norm = nn.BatchNorm1d(size) if batch_norm else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.rest(self.first(x))
+
+    def rest(self, x: Tensor) -> Tensor:
+        """All that follows the first linear layer."""
+        x = nn.functional.elu(self.second(nn.functional.elu(x)))
+        return x if self.norm is None else self.norm(x.flatten(0, -2)).view_as(x)
+
+
+def edge_layer(
+    layer: nn.Linear, nodes: Float[Tensor, "... nodes dim"]
+) -> Float[Tensor, "... nodes nodes hidden"]:
+    """A linear layer on ``[receiver, sender]`` side by side, for all pairs.
+
+    One product per node and a sum per pair, instead of a product per pair.
+    """
+    size = nodes.shape[-1]
+    receiver, sender = layer.weight[:, :size], layer.weight[:, size : 2 * size]
+    received = nn.functional.linear(nodes, receiver, layer.bias)
+    sent = nn.functional.linear(nodes, sender)
+    return received[..., :, None, :] + sent[..., None, :, :]
+
+
+def difference_layer(
+    layer: nn.Linear, nodes: Float[Tensor, "... nodes dim"]
+) -> Float[Tensor, "... nodes nodes hidden"]:
+    """A linear layer on ``receiver - sender``, for all pairs."""
+    ends = nn.functional.linear(nodes, layer.weight)
+    return ends[..., :, None, :] - ends[..., None, :, :] + layer.bias
+
+
+def off_diagonal(
+    grid: Float[Tensor, "batch nodes nodes hidden"],
+) -> Float[Tensor, "batch directed hidden"]:
+    """The n(n-1) entries off the diagonal, row by row: normalisation must not see the others."""
+    n = grid.shape[1]
+    # Without its first entry, the flat grid has the diagonal at the end of every n + 1.
+    return grid.flatten(1, 2)[:, 1:].unflatten(1, (n - 1, n + 1))[:, :, :-1].flatten(1, 2)
+
+
+def on_grid(
+    directed: Float[Tensor, "batch directed"], n: int
+) -> Float[Tensor, "batch nodes nodes"]:
+    """What `off_diagonal` took apart, with zeros on the diagonal."""
+    padded = nn.functional.pad(directed.unflatten(1, (n - 1, n)), (0, 1)).flatten(1)
+    return nn.functional.pad(padded, (1, 0)).unflatten(1, (n, n))

@@ -1,0 +1,535 @@
+"use strict";
+// Draws what page.py embedded as JSON. Top to bottom as the page: header, structures, curves, tables.
+(() => {
+const data = JSON.parse(document.getElementById("data").textContent);
+const $ = (id) => document.getElementById(id);
+
+// Text is only ever set as text (never as markup): a title or a word may hold anything.
+function build(element, attributes, children) {
+  for (const [name, value] of Object.entries(attributes || {})) {
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (value === true) element.setAttribute(name, "");
+    else if (value !== false && value !== null && value !== undefined) element.setAttribute(name, value);
+  }
+  element.append(...children.filter((child) => child !== null));
+  return element;
+}
+const html = (tag, attributes, ...children) => build(document.createElement(tag), attributes, children);
+const svg = (tag, attributes, ...children) =>
+  build(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
+const range = (n) => Array.from({ length: n }, (_, k) => k);
+const round = (x) => Math.round(x * 100) / 100;
+
+// Seven colours and four dashes: 28 groups before two look alike, and dashes help where colours do not.
+const DASHES = ["", "8 4", "2 3", "10 3 2 3"];
+const look = (k) => ({ stroke: `var(--c${k % 7})`, "stroke-dasharray": DASHES[k % 4] || null });
+const swatch = (k) => svg("svg", { class: "swatch", viewBox: "0 0 30 12", "aria-hidden": "true" },
+  svg("line", { x1: 1, x2: 29, y1: 6, y2: 6, "stroke-width": 2.5, ...look(k) }));
+
+function check(label, checked, change, ...before) {
+  const input = html("input", { type: "checkbox", onchange: (event) => change(event.target.checked) });
+  input.checked = checked;
+  return html("label", {}, input, ...before, label);
+}
+
+// ---------------------------------------------------------------- header
+
+function drawHeader() {
+  const sentences = data.groups.map((group) => html("p", { class: "sentence" },
+    data.groups.length > 1 ? html("b", {}, group.label) : null, group.sentence));
+  const box = $("sentences");
+  if (sentences.length > 3) box.className = "sentences-many";
+  box.append(...sentences.slice(0, 8));
+  if (sentences.length > 8) {
+    box.append(html("details", {}, html("summary", {}, `${sentences.length - 8} more groups`), ...sentences.slice(8)));
+  }
+  const runs = `${data.runs.length} run${data.runs.length > 1 ? "s" : ""}`;
+  $("about").textContent = `${runs}, page made on ${data.generated}. From the first evaluation to the one whose model was `
+    + "kept, on validation data unless another is named.";
+}
+
+// ---------------------------------------------------------------- structures
+
+const DRAWINGS = {
+  SpanningTree: { unit: "edge", draw: drawGraph },
+  ProjectiveTree: { unit: "arc", draw: drawArcs, stacked: true },
+  NonProjectiveTree: { unit: "arc", draw: drawArcs, stacked: true },
+  KSubset: { unit: "item", draw: drawCells, stacked: true },
+  Categorical: { unit: "class", draw: drawCells, stacked: true },
+  Permutation: { unit: "place", draw: drawCells },
+};
+const drawingOf = ({ structure, options }) => DRAWINGS[structure]
+  || { unit: "part", draw: drawCells, stacked: (options.shape || [0]).length === 1 };
+
+// Each part with its mark. Missed ones come first, so that what was chosen is drawn over them.
+function compare(truth, chosen) {
+  const keys = (parts) => new Set(parts.map(String));
+  if (!truth) return chosen.map((part) => ({ part, mark: "plain" }));
+  const [wanted, had] = [keys(truth), keys(chosen)];
+  return [
+    ...truth.filter((part) => !had.has(String(part))).map((part) => ({ part, mark: "missed" })),
+    ...chosen.map((part) => ({ part, mark: wanted.has(String(part)) ? "right" : "wrong" })),
+  ];
+}
+
+const countRight = (truth, chosen) => compare(truth, chosen).filter(({ mark }) => mark === "right").length;
+
+const structureSvg = (width, height, kind, ...children) => svg("svg", {
+  class: `structure ${kind}`, viewBox: `0 0 ${round(width)} ${round(height)}`, width: round(width),
+  height: round(height), role: "img", "data-figure": "structure" }, ...children);
+
+// Edge e of the undirected edges in triu order (i < j, row by row).
+function edgeNodes(e, n) {
+  let i = 0;
+  for (; e >= n - 1 - i; i++) e -= n - 1 - i;
+  return [i, i + 1 + e];
+}
+
+function drawGraph(scene, example, marks) {
+  const paths = (scene.drawing.paths || [])[example];
+  const n = scene.options.num_nodes || (paths ? paths.length : 2);
+  const size = 150, pad = 16;
+  const angle = (k) => 2 * Math.PI * k / n - Math.PI / 2;
+  const trails = paths || range(n).map((k) => [[Math.cos(angle(k)), Math.sin(angle(k))]]);
+  // Scaled to where the nodes end; paths that come from far away are cut at the border.
+  const ends = trails.map((trail) => trail[trail.length - 1]);
+  const xs = ends.map((p) => p[0]), ys = ends.map((p) => p[1]);
+  const [left, top] = [Math.min(...xs), Math.min(...ys)];
+  const [width, height] = [Math.max(...xs) - left, Math.max(...ys) - top];
+  const scale = (size - 2 * pad) / (Math.max(width, height) || 1);
+  const place = ([x, y]) => [x - left - width / 2, y - top - height / 2].map((v) => round(size / 2 + v * scale));
+  const nodes = ends.map(place);
+  return structureSvg(size, size, "graph",
+    ...(paths || []).map((path) => svg("polyline", { class: "trail", points: path.map(place).join(" ") })),
+    ...marks.map(({ part, mark }) => {
+      const [a, b] = edgeNodes(part[0], n).map((k) => nodes[k] || [0, 0]);
+      return svg("line", { class: `edge ${mark}`, x1: a[0], y1: a[1], x2: b[0], y2: b[1], "data-part": String(part) });
+    }),
+    ...nodes.map(([x, y]) => svg("circle", { class: "dot", cx: x, cy: y, r: 4.2 })));
+}
+
+function drawArcs(scene, example, marks, everything) {
+  const given = (scene.drawing.words || [])[example];
+  const last = Math.max(1, ...everything.flat());
+  const words = ["root", ...(given || range(last).map((k) => String(k + 1)))];
+  const gap = 7, widths = words.map((word) => Math.max(30, 7 * word.length + gap));
+  const x = words.map((_, k) => widths.slice(0, k).reduce((a, b) => a + b, 0) + widths[k] / 2);
+  const height = (a, b) => 10 + 13 * Math.min(7, Math.abs(a - b));
+  const top = round(Math.max(...everything.map(([h, d]) => height(h, d)), 20) * 0.78 + 8);
+  const arcs = marks.flatMap(({ part, mark }) => {
+    const [head, dependent] = part, up = round(top - height(head, dependent));
+    const [a, b] = [round(x[head]), round(x[dependent] - 3 * Math.sign(dependent - head))];
+    const line = `M${a} ${top} C${a} ${up} ${b} ${up} ${b} ${top - 4}`;
+    return [
+      svg("path", { class: `edge ${mark}`, d: line, "data-part": String(part) }),
+      svg("path", { class: `tip ${mark}`, d: `M${b} ${top}l-3 -6h6z` }),
+    ];
+  });
+  return structureSvg(x[x.length - 1] + widths[words.length - 1] / 2, top + 20, "arc", ...arcs,
+    ...words.map((word, k) => svg("text", { class: "word", x: round(x[k]), y: top + 14 }, word)));
+}
+
+// Rows of cells: one row for one index (wrapped), a grid for two, leading axes as rows for more.
+function drawCells(scene, example, marks, everything) {
+  const { shape: given, size: side, num_items: items, num_classes: classes } = scene.options;
+  const seen = range((everything[0] || [0]).length).map((axis) => 1 + Math.max(0, ...everything.map((part) => part[axis])));
+  const shape = given || (side && [side, side]) || ((items || classes) && [items || classes]) || seen;
+  const total = shape.reduce((a, b) => a * b, 1);
+  const columns = shape.length === 1 ? Math.min(20, total) : shape[shape.length - 1];
+  const cell = shape.length === 1 ? 22 : Math.max(5, Math.min(22, 150 / columns));
+  const inner = round(cell - (cell > 10 ? 4 : 1));
+  const flat = (part) => part.reduce((index, k, axis) => index * shape[axis] + k, 0);
+  const at = (index) => [round((index % columns) * cell + 2), round(Math.floor(index / columns) * cell + 2)];
+  const box = (index, more) => {
+    const [x, y] = at(index);
+    return svg("rect", { x, y, width: inner, height: inner, rx: cell > 10 ? 3 : 0, ...more });
+  };
+  const cross = (index) => {
+    const [x, y] = at(index), a = round(inner * 0.3), b = round(inner * 0.4);
+    return svg("path", { class: "cross", d: `M${x + a} ${y + a}l${b} ${b}m0 ${-b}l${-b} ${b}` });
+  };
+  return structureSvg(columns * cell + 4, Math.ceil(total / columns) * cell + 4, "cells",
+    ...range(total).map((index) => box(index, { class: "cell" })),
+    ...marks.map(({ part, mark }) => box(flat(part), { class: `cell ${mark}`, "data-part": String(part) })),
+    ...marks.filter(({ mark }) => mark === "wrong").map(({ part }) => cross(flat(part))));
+}
+
+function drawLegend({ unit, draw }, truth) {
+  const example = (mark) => (draw === drawCells
+    ? svg("rect", { class: `cell ${mark}`, x: 9, y: 1, width: 10, height: 10, rx: 2 })
+    : svg("line", { class: `edge ${mark}`, x1: 2, x2: 28, y1: 6, y2: 6 }));
+  const texts = truth ? { right: `right ${unit}`, wrong: `wrong ${unit} (dashed)`, missed: `missed ${unit} (thin)` } : {};
+  $("structures-legend").replaceChildren(...Object.entries(texts).map(([mark, text]) => html("span", {},
+    svg("svg", { class: "swatch", viewBox: "0 0 30 12", "aria-hidden": "true" }, example(mark)), text)));
+}
+
+// The cards of one run: true, first and learned beside each other. Returns what redraws the last of
+// the three at another evaluation, and says how many parts are right there.
+function drawCards({ structures: found }) {
+  const scene = data.scenes[found.scene], truth = scene.true, kind = drawingOf(scene);
+  const chosen = (k, example) => found.maps[k][example] || [];
+  const figure = (example, panel, title, parts) => {
+    const wanted = truth && truth[example];
+    const marks = panel === "true" ? parts.map((part) => ({ part, mark: "true" })) : compare(wanted, parts);
+    // Every panel of an example has the same size: it depends on all parts ever seen in it.
+    const everything = [...(wanted || []), ...found.maps.flatMap((map) => map[example] || [])];
+    const drawing = kind.draw(scene, example, marks, everything);
+    const text = panel === "true" || !wanted ? ""
+      : `${countRight(wanted, parts)} of ${wanted.length} ${kind.unit}${wanted.length === 1 ? "" : "s"}`;
+    drawing.setAttribute("aria-label", `example ${example + 1}, ${title} ${text}`);
+    return html("figure", { "data-panel": panel }, drawing, html("figcaption", {}, html("b", {}, title), html("br"), text));
+  };
+  const learned = (example, k) =>
+    figure(example, "learned", k === found.learned ? "learned" : `step ${found.steps[k]}`, chosen(k, example));
+  const first = found.steps[0] === 0 ? "untrained" : `step ${found.steps[0]}`;
+  const cards = range(found.maps[0].length).map((example) => html("div", { class: "card", "data-example": example },
+    html("h3", {}, `example ${example + 1}`), html("div", { class: "panels" },
+      truth ? figure(example, "true", "true", truth[example]) : null,
+      figure(example, "untrained", first, chosen(0, example)), learned(example, found.learned))));
+  $("structures-cards").className = kind.stacked ? "cards stacked" : "cards";
+  $("structures-cards").replaceChildren(...cards);
+  $("structures-note").textContent = `${truth ? "The truth, what" : "What"} the untrained model finds, and what it finds `
+    + "after training: the most likely structure of each example."
+    + ((scene.drawing.paths || []).length ? " Nodes sit where they end; faint lines are the paths they took." : "");
+  drawLegend(kind, truth);
+  return (k) => {
+    cards.forEach((card, example) => card.querySelector('[data-panel="learned"]').replaceWith(learned(example, k)));
+    const sum = (numbers) => numbers.reduce((a, b) => a + b, 0);
+    const right = truth && sum(truth.map((parts, example) => countRight(parts, chosen(k, example))));
+    return `step ${found.steps[k].toLocaleString("en")}`
+      + (truth ? `: ${right} of ${sum(truth.map((parts) => parts.length))} right` : "");
+  };
+}
+
+function drawStructures() {
+  const runs = data.runs.filter((run) => run.structures);
+  if (!runs.length) return;
+  $("structures").hidden = false;
+  let redraw, timer = null;
+  const slider = html("input", { type: "range", min: 0, "aria-label": "evaluation", oninput: () => show(Number(slider.value)) });
+  const output = html("output");
+  const play = html("button", { type: "button", onclick: () => (timer ? stop() : start()) }, "Play");
+  const select = html("select", { "aria-label": "run", onchange: () => open(runs[select.value]) },
+    ...runs.map((run, k) => html("option", { value: k },
+      `${data.groups[run.group].label}: ${run.seed === null ? run.name : `seed ${run.seed}`}`)));
+  $("structures-controls").append(...(runs.length > 1 ? [select] : []), play, slider, output);
+
+  function show(k) {
+    slider.value = k;
+    output.textContent = redraw(k);
+  }
+  function stop() {
+    clearInterval(timer);
+    timer = null;
+    play.textContent = "Play";
+  }
+  function start() {
+    const last = Number(slider.max);
+    if (Number(slider.value) >= last) show(0);
+    play.textContent = "Pause";
+    timer = setInterval(() => (Number(slider.value) < last ? show(Number(slider.value) + 1) : stop()), 220);
+  }
+  function open(run) {
+    stop();
+    redraw = drawCards(run);
+    slider.max = run.structures.steps.length - 1;
+    show(run.structures.learned);
+  }
+  open(runs[0]);
+}
+
+// ---------------------------------------------------------------- curves
+
+const view = { x: "step", logX: false, logY: false, singles: false, shown: new Set(range(Math.min(8, data.groups.length))) };
+const known = (value) => value !== null;
+
+// Short for ticks (15 k), in full for the read-out (14,982).
+function short(value) {
+  const size = Math.abs(value);
+  for (const [unit, name] of [[1e9, "G"], [1e6, "M"], [1e3, "k"]]) {
+    if (size >= unit) return `${Number((value / unit).toPrecision(4))} ${name}`;
+  }
+  return size > 0 && size < 1e-3 ? value.toExponential() : String(Number(value.toPrecision(4)));
+}
+const full = (value) => value.toLocaleString("en", { maximumSignificantDigits: Number.isInteger(value) ? 12 : 4 });
+
+function ticks(low, high, log) {
+  if (log) {
+    const [first, last] = [low, high].map((v) => Math.floor(Math.log10(v)));
+    const inside = last - first > 3 ? [1] : [1, 2, 5];
+    const marks = range(last - first + 1).flatMap((k) => inside.map((m) => m * 10 ** (first + k)));
+    const seen = marks.filter((mark) => mark >= low && mark <= high);
+    if (seen.length > 2) return seen;
+  }
+  const rough = (high - low) / 5, power = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 5, 10].find((m) => m * power >= rough * 0.999) * power;
+  const first = Math.ceil(low / step - 1e-9);
+  return range(Math.floor(high / step + 1e-9) - first + 1).map((k) => Number(((first + k) * step).toPrecision(12)));
+}
+
+// From values to pixels (and back), with some room at both ends.
+function scaleOf(values, log, from, to, margin) {
+  const [warp, back] = log ? [Math.log, Math.exp] : [(v) => v, (v) => v];
+  let [a, b] = [Math.min, Math.max].map((pick) => warp(values.reduce((x, y) => pick(x, y))));
+  const room = a === b ? Math.abs(a) * 0.1 || 1 : (b - a) * margin;
+  [a, b] = [a - room, b + room];
+  const scale = (value) => round(from + (warp(value) - a) / (b - a) * (to - from));
+  return Object.assign(scale, { low: back(a), high: back(b), back: (pixel) => back(a + (pixel - from) / (to - from) * (b - a)) });
+}
+
+// A curve at x, straight between its points; null outside them and beside a value that was not finite.
+function interpolate(curve, x) {
+  const { xs, ys } = curve;
+  if (x < xs[0] || x > xs[xs.length - 1]) return null;
+  let [low, high] = [0, xs.length - 1];
+  while (high - low > 1) {
+    const middle = (low + high) >> 1;
+    if (xs[middle] <= x) low = middle; else high = middle;
+  }
+  if (x === xs[high]) return ys[high];
+  if (x === xs[low]) return ys[low];
+  if (ys[low] === null || ys[high] === null) return null;
+  return ys[low] + (ys[high] - ys[low]) * (x - xs[low]) / (xs[high] - xs[low]);
+}
+
+function curveOf(run, chart, metric) {
+  const curve = run.curves[chart.split];
+  if (!curve || !curve.y[metric]) return null;
+  const xs = curve.x[view.x], keep = range(xs.length).filter((k) => xs[k] !== null && (!view.logX || xs[k] > 0));
+  const value = (y) => (y === null || (view.logY && y <= 0) ? null : y);
+  return keep.length ? { xs: keep.map((k) => xs[k]), ys: keep.map((k) => value(curve.y[metric][k])) } : null;
+}
+
+// Mean and band of a group. Over several runs the mean is taken where all of them have values, so
+// that it never jumps because one of them ended.
+function seriesOf(k, chart) {
+  const runs = data.runs.filter((run) => run.group === k && curveOf(run, chart, chart.metric));
+  const singles = runs.map((run) => curveOf(run, chart, chart.metric));
+  if (!singles.length) return null;
+  if (singles.length === 1) {
+    const { xs, ys } = singles[0], spread = chart.spread && curveOf(runs[0], chart, chart.spread);
+    const shift = (sign) => spread && ys.map((y, i) => {
+      const end = y === null || spread.ys[i] === null ? null : y + sign * spread.ys[i];
+      return view.logY && end <= 0 ? null : end;
+    });
+    return { k, singles, xs, mean: ys, low: shift(-1), high: shift(1) };
+  }
+  const union = [...new Set(singles.flatMap((curve) => curve.xs))].sort((a, b) => a - b);
+  const stride = Math.ceil(union.length / 400);
+  const xs = union.filter((_, i) => i % stride === 0 || i === union.length - 1);
+  const columns = xs.map((x) => singles.map((curve) => interpolate(curve, x)));
+  const over = (reduce) => columns.map((values) => (values.every(known) ? reduce(values) : null));
+  const mean = over((values) => values.reduce((a, b) => a + b) / values.length);
+  return { k, singles, xs, mean, low: over((values) => Math.min(...values)), high: over((values) => Math.max(...values)) };
+}
+
+// A line with a gap wherever a value is missing.
+const linePath = (xs, ys, X, Y) => xs.map((x, i) =>
+  (ys[i] === null ? "" : `${i && ys[i - 1] !== null ? "L" : "M"}${X(x)} ${Y(ys[i])}`)).join("");
+
+function bandPath({ xs, low, high }, X, Y) {
+  const stretches = [[]];
+  xs.forEach((_, i) => (low[i] !== null && high[i] !== null ? stretches[stretches.length - 1].push(i) : stretches.push([])));
+  const side = (stretch, ys) => stretch.map((i) => `${X(xs[i])} ${Y(ys[i])}`).join("L");
+  return stretches.filter((stretch) => stretch.length > 1)
+    .map((stretch) => `M${side(stretch, high)}L${side([...stretch].reverse(), low)}Z`).join("");
+}
+
+function axisUnit(xs) {
+  if (view.x !== "seconds") return [1, view.x === "step" ? "step" : "forward evaluations"];
+  const longest = xs.reduce((a, b) => Math.max(a, b));
+  return longest > 7200 ? [3600, "hours"] : longest > 180 ? [60, "minutes"] : [1, "seconds"];
+}
+
+function drawAxes(box, X, Y, unit, name) {
+  const marks = ticks(X.low / unit, X.high / unit, view.logX), every = Math.ceil(marks.length / (box.right < 400 ? 5 : 9));
+  const text = (x, y, anchor, content) => svg("text", { class: "axis", x, y, "text-anchor": anchor }, content);
+  return [
+    ...ticks(Y.low, Y.high, view.logY).flatMap((t) => [
+      svg("line", { class: "grid", x1: box.left, x2: box.right, y1: Y(t), y2: Y(t) }),
+      text(box.left - 8, Y(t) + 4, "end", short(t))]),
+    ...marks.filter((_, i) => i % every === 0).map((t) => text(X(t * unit), box.bottom + 17, "middle", short(t))),
+    text((box.left + box.right) / 2, box.bottom + 36, "middle", name + (view.logX ? " (log)" : "")),
+  ];
+}
+
+function drawSeries(s, X, Y) {
+  const colour = `var(--c${s.k % 7})`;
+  const dots = s.xs.length <= 25 ? range(s.xs.length).filter((i) => s.mean[i] !== null) : [];
+  return [
+    s.low && svg("path", { class: "band", fill: colour, d: bandPath(s, X, Y) }),
+    ...(view.singles && s.singles.length > 1 ? s.singles : []).map(({ xs, ys }) =>
+      svg("path", { class: "single", stroke: colour, d: linePath(xs, ys, X, Y) })),
+    svg("path", { class: "mean", ...look(s.k), d: linePath(s.xs, s.mean, X, Y), "data-group": s.k }),
+    ...dots.map((i) => svg("circle", { cx: X(s.xs[i]), cy: Y(s.mean[i]), r: 2.4, fill: colour })),
+  ];
+}
+
+function caption(series, chart) {
+  const several = series.some((s) => s.singles.length > 1), alone = series.some((s) => s.singles.length === 1 && s.low);
+  return [
+    several ? "Line: mean of the runs, where all have values. Band: smallest to largest of them." : "",
+    alone ? `${several ? "One run alone, band" : "Band"}: ± one standard deviation, as the run noted it (${chart.spread}).` : "",
+  ].join(" ");
+}
+
+function drawChart(chart, figure) {
+  const series = [...view.shown].sort((a, b) => a - b).map((k) => seriesOf(k, chart)).filter(known);
+  const chances = [...new Set(chart.chance.filter((c, k) => c !== null && view.shown.has(k)))];
+  const lines = series.flatMap((s) => [s.mean, s.low || [], s.high || [], ...(view.singles ? s.singles.map((c) => c.ys) : [])]);
+  const xs = series.flatMap((s) => s.singles.flatMap((c) => c.xs)), ys = lines.flat().filter(known);
+  const title = html("h3", {}, chart.label);
+  if (!ys.length) return figure.replaceChildren(title, html("figcaption", {}, "Nothing to draw with these choices."));
+
+  const width = Math.max(280, figure.clientWidth || 520), height = Math.round(Math.min(320, Math.max(230, width * 0.56)));
+  const box = { left: 58, right: width - 20, top: 12, bottom: height - 42 };
+  const X = scaleOf(view.logX ? xs : [0, ...xs], view.logX, box.left, box.right, 0);
+  const Y = scaleOf([...ys, ...chances], view.logY, box.bottom, box.top, 0.05);
+  const [unit, name] = axisUnit(xs);
+  const drawing = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", tabindex: 0,
+    "data-figure": "curve", "data-chart": `${chart.split}-${chart.metric}`,
+    "aria-label": `${chart.label} against ${name}; arrow keys move the read-out` },
+    ...drawAxes(box, X, Y, unit, name),
+    ...chances.map((c) => svg("line", { class: "chance", x1: box.left, x2: box.right, y1: Y(c), y2: Y(c) })),
+    ...series.flatMap((s) => drawSeries(s, X, Y)),
+    ...chances.map((c) => svg("text", { class: "axis halo", x: box.right, y: Y(c) - 5, "text-anchor": "end" }, "chance")));
+  const readout = html("div", { class: "readout", hidden: true });
+  figure.replaceChildren(title, drawing, readout, html("figcaption", {}, caption(series, chart)));
+  return readOut(drawing, readout, series, { X, box, width, unit, name });
+}
+
+// The values under the pointer, or under a cursor that the arrow keys move.
+function readOut(drawing, readout, series, { X, box, width, unit, name }) {
+  const grid = [...new Set(series.flatMap((s) => s.xs))].sort((a, b) => a - b);
+  const cursor = svg("line", { class: "cursor", y1: box.top, y2: box.bottom, visibility: "hidden" });
+  drawing.append(cursor);
+  let at = grid.length - 1;
+  const line = (s) => {
+    const [mean, low, high] = [s.mean, s.low, s.high].map((ys) => (ys ? interpolate({ xs: s.xs, ys }, grid[at]) : null));
+    const band = low === null || high === null ? "" : ` (${full(low)} to ${full(high)})`;
+    const text = mean === null ? "no value" : full(mean) + band;
+    return html("div", {}, swatch(s.k), series.length > 1 ? `${data.groups[s.k].label}: ${text}` : text);
+  };
+  const hide = () => {
+    readout.hidden = true;
+    cursor.setAttribute("visibility", "hidden");
+  };
+  const show = (i) => {
+    at = Math.max(0, Math.min(grid.length - 1, i));
+    const x = X(grid[at]), factor = drawing.clientWidth / width, right = x > (box.left + box.right) / 2;
+    for (const end of ["x1", "x2"]) cursor.setAttribute(end, x);
+    cursor.setAttribute("visibility", "visible");
+    readout.replaceChildren(html("b", {}, `${name} ${full(grid[at] / unit)}`), ...series.map(line));
+    readout.hidden = false;
+    readout.style.left = right ? "" : `${x * factor + 12}px`;
+    readout.style.right = right ? `${(width - x) * factor + 12}px` : "";
+  };
+  drawing.addEventListener("pointermove", (event) => {
+    const bounds = drawing.getBoundingClientRect(), x = X.back((event.clientX - bounds.left) * width / bounds.width);
+    show(grid.reduce((best, value, i) => (Math.abs(X(value) - X(x)) < Math.abs(X(grid[best]) - X(x)) ? i : best), 0));
+  });
+  drawing.addEventListener("pointerleave", hide);
+  drawing.addEventListener("blur", hide);
+  drawing.addEventListener("keydown", (event) => {
+    const move = { ArrowLeft: -1, ArrowRight: 1, Home: -Infinity, End: Infinity }[event.key];
+    if (event.key === "Escape") hide();
+    if (move === undefined) return;
+    event.preventDefault();
+    show(readout.hidden ? at : at + move);
+  });
+}
+
+function drawCurves() {
+  if (!data.charts.length) return;
+  $("curves").hidden = false;
+  const places = [$("curves-more").querySelector(".charts"), $("curves-main")];
+  const charts = data.charts.map((chart) => [chart, html("figure", { class: "chart" })]);
+  for (const [chart, figure] of charts) places[Number(chart.main)].append(figure);
+  $("curves-more").hidden = data.charts.every((chart) => chart.main);
+  const redraw = () => charts.forEach(([chart, figure]) => drawChart(chart, figure));
+
+  const has = (axis) => data.runs.some((run) => Object.values(run.curves).some((curve) => curve.x[axis].some(known)));
+  const axes = { step: "step", evaluations: "evaluations", seconds: "time" };
+  const radios = Object.entries(axes).filter(([axis]) => has(axis)).map(([axis, label]) => {
+    const input = html("input", { type: "radio", name: "x", value: axis, onchange: () => { view.x = axis; redraw(); } });
+    input.checked = axis === view.x;
+    return html("label", {}, input, label);
+  });
+  const toggle = (label, key) => check(label, view[key], (on) => { view[key] = on; redraw(); });
+  const field = (legend, ...items) => html("fieldset", {}, html("legend", {}, legend), ...items);
+  $("curves-controls").append(field("against", ...radios), field("log scale", toggle("across", "logX"), toggle("up", "logY")),
+    ...(data.runs.length > data.groups.length ? [toggle("single runs", "singles")] : []));
+  const choose = (k) => (on) => {
+    view.shown[on ? "add" : "delete"](k);
+    redraw();
+  };
+  if (data.groups.length > 1) {
+    $("curves-groups").append(field("shown", ...data.groups.map((group, k) =>
+      check(`${group.label} (${group.repeats})`, view.shown.has(k), choose(k), swatch(k)))));
+  }
+  redraw();
+  $("curves-more").addEventListener("toggle", redraw);
+  window.addEventListener("resize", redraw);
+}
+
+// ---------------------------------------------------------------- tables
+
+function sortable(table, place) {
+  // Columns of words to the left, of numbers to the right.
+  const side = table.columns.map((_, c) => (table.rows.some((row) => row[c].value !== null) ? null : "first"));
+  const body = html("tbody");
+  const fill = (rows) => body.replaceChildren(...rows.map((row) =>
+    html("tr", {}, ...row.map((cell, c) =>
+      html("td", { class: cell.text.length > 32 ? "first long" : side[c] }, cell.text || "–")))));
+  const heads = table.columns.map(([, label], c) => html("th", { class: side[c], scope: "col" },
+    html("button", { type: "button", onclick: () => sort(c) }, label)));
+  const order = (a, b) => (a.value !== null && b.value !== null ? a.value - b.value
+    : a.text.localeCompare(b.text, "en", { numeric: true }));
+  function sort(c) {
+    const down = heads[c].getAttribute("aria-sort") === "ascending";
+    heads.forEach((head) => head.removeAttribute("aria-sort"));
+    heads[c].setAttribute("aria-sort", down ? "descending" : "ascending");
+    // Empty cells stay at the end whichever way a column is sorted.
+    fill([...table.rows].sort((a, b) => (!a[c].text - !b[c].text) || order(a[c], b[c]) * (down ? -1 : 1)));
+  }
+  const spans = [];
+  for (const [over] of table.columns) {
+    if (spans.length && spans[spans.length - 1].over === over) spans[spans.length - 1].colspan += 1;
+    else spans.push({ over, colspan: 1 });
+  }
+  const above = spans.map(({ over, colspan }) => (over ? html("th", { colspan, scope: "colgroup" }, over) : html("td", { colspan })));
+  fill(table.rows);
+  place.append(html("table", {}, html("thead", {}, spans.length > 1 ? html("tr", {}, ...above) : null, html("tr", {}, ...heads)), body));
+}
+
+function matrix(table, place, heading) {
+  const rows = table.rows.map((row) => html("tr", { class: row.differs && "differs" },
+    html("td", { class: "first" }, row.differs ? `≠ ${row.key}` : row.key),
+    ...row.values.map((value) => html("td", {}, value || "–"))));
+  const columns = table.columns.map((label) => html("th", { scope: "col" }, label));
+  const head = columns.length > 1 ? html("tr", { class: "head" }, html("th", {}, heading), ...columns) : null;
+  const element = html("table", { class: "text" }, html("thead", {}, head), html("tbody", {}, ...rows));
+  const only = check("only what differs (≠)", false, (on) => element.classList.toggle("only-differing", on));
+  if (table.rows.some((row) => row.differs)) place.append(html("div", { class: "controls" }, only));
+  place.append(html("div", { class: "scroll" }, element));
+}
+
+function drawTables() {
+  sortable(data.results, $("results-table"));
+  matrix(data.configuration, $("configuration-table"), "key");
+  $("configuration-runs").append(...data.runs.map((run) => html("details", {},
+    html("summary", {}, `${run.name}: config.toml (${run.state})`), html("pre", {}, run.toml))));
+  $("cost-total").textContent = data.cost.total;
+  sortable(data.cost, $("cost-table"));
+  if (data.environment.rows.length) matrix(data.environment, $("environment-table"), "environment");
+}
+
+// One section that fails must not take the others with it; the console still hears of it.
+for (const draw of [drawHeader, drawStructures, drawCurves, drawTables]) {
+  try {
+    draw();
+  } catch (error) {
+    reportError(error);
+  }
+}
+})();

@@ -1,0 +1,290 @@
+"""Run folders read back as plain data, and grouped into repeats of one configuration.
+
+The one place that knows which files a run folder has. A run that was killed is read as far as it
+got: an unfinished last line is left out, a broken line anywhere else is an error.
+"""
+
+import json
+import math
+import tomllib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nestruct.errors import InputError
+
+Record = dict[str, Any]
+
+# What a record says about the moment it was written; every other number in it is a metric.
+POSITION_KEYS = {"step", "epoch", "evaluations", "best_step"}
+# What may differ between repeats of one configuration.
+REPEAT_KEYS = {"seed", "device", "run", "run_dir"}
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run folder.
+
+    Attributes:
+        path: The folder.
+        config: The resolved recipe; ``config_text`` is the file as written.
+        records: The lines of ``metrics.jsonl`` by split, each in order of its step.
+        environment: Versions, device, command; empty where the file is missing.
+        scene: What the structures are and the true ones (first line of ``structures.jsonl``).
+        frames: The structures found at each evaluation.
+    """
+
+    path: Path
+    config: Record
+    config_text: str
+    records: dict[str, list[Record]]
+    environment: Record
+    scene: Record | None
+    frames: list[Record]
+
+    @property
+    def seed(self) -> Any:
+        """The seed in the configuration, None where it has none."""
+        return self.config.get("seed")
+
+    @property
+    def last_step(self) -> int:
+        """The last step that left a line."""
+        return max((lines[-1]["step"] for lines in self.records.values()), default=0)
+
+    @property
+    def max_steps(self) -> int | None:
+        """The number of steps the configuration asks for."""
+        steps = self._training().get("max_steps")
+        return steps if isinstance(steps, int) else None
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run was tested, or came to its last step."""
+        return "test" in self.records or self.last_step >= (self.max_steps or math.inf)
+
+    @property
+    def state(self) -> str:
+        """``finished``, or where the run stopped."""
+        asked = f" of {self.max_steps:,}" if self.max_steps else ""
+        return "finished" if self.finished else f"unfinished at step {self.last_step:,}{asked}"
+
+    @property
+    def best_step(self) -> int | None:
+        """The step whose model was kept: as the run says, else by its own metric on validation."""
+        test = self.value("test", "best_step")
+        if test is not None:
+            return int(test)
+        metric = self._training().get("metric", "loss")
+        sign = -1 if self._training().get("maximize") else 1
+        scored = [
+            (sign * r[metric], r["step"]) for r in self.validation if is_number(r.get(metric))
+        ]
+        return min(scored)[1] if scored else None
+
+    @property
+    def validation(self) -> list[Record]:
+        """The lines of the split ``validation``."""
+        return self.records.get("validation", [])
+
+    def value(self, when: str, metric: str) -> float | None:
+        """A metric at the ``first``, ``best`` or ``last`` validation, or on ``test`` data."""
+        if when == "test":
+            lines = self.records.get("test", [])[-1:]
+        elif when == "best":
+            best = self.best_step
+            lines = [line for line in self.validation if line["step"] == best]
+        else:
+            lines = self.validation[:1] if when == "first" else self.validation[-1:]
+        value = lines[0].get(metric) if lines else None
+        return value if is_number(value) else None
+
+    def timings(self, key: str, split: str | None = None) -> list[float]:
+        """Every number that the records give under ``timing``, or at top level, for one key."""
+        lines = [r for name, rs in self.records.items() if split in (None, name) for r in rs]
+        values = [r["timing"].get(key, r.get(key)) for r in lines]
+        return [value for value in values if is_number(value)]
+
+    def _training(self) -> Record:
+        table = self.config.get("training")
+        return table if isinstance(table, dict) else {}
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs whose configurations differ in nothing but seed and device."""
+
+    label: str
+    runs: list[Run]
+
+
+def read_run(path: str | Path) -> Run:
+    """Reads one run folder.
+
+    Raises:
+        InputError: The folder or one of its files is missing or cannot be read; the message names
+            the file, the line and what to do.
+    """
+    path = Path(path)
+    if not path.is_dir():
+        raise InputError(f"{path} is not a folder; give the run folder that training wrote.")
+    for name in ("config.toml", "metrics.jsonl"):
+        if not (path / name).is_file():
+            raise InputError(f"{path} is not a run folder: it has no {name}; give one that has.")
+    text = _text(path / "config.toml")
+    try:
+        config = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        message = f"{path / 'config.toml'} is not TOML: {error}; mend it or leave the run out."
+        raise InputError(message) from None
+    frames = _lines(path / "structures.jsonl") if (path / "structures.jsonl").is_file() else []
+    scene = frames.pop(0) if frames else None
+    if scene is not None:
+        _check_structures(path / "structures.jsonl", scene, frames)
+    return Run(path, config, text, _records(path), _environment(path), scene, frames)
+
+
+def group_runs(runs: Sequence[Run]) -> list[Group]:
+    """Runs of one configuration together, whatever their seeds and devices, in order of mention.
+
+    A group is called by its title, or recipe, or folder; where several share that name, what
+    differs between them is added.
+    """
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        groups.setdefault(json.dumps(_identity(run), sort_keys=True, default=str), []).append(run)
+    firsts = [members[0] for members in groups.values()]
+    names = [
+        str(run.config.get("title") or run.config.get("recipe") or run.path.name) for run in firsts
+    ]
+    flat = [flatten(_identity(run)) for run in firsts]
+    labels: list[str] = []
+    for name, config in zip(names, flat, strict=True):
+        twins = [other for n, other in zip(names, flat, strict=True) if n == name]
+        changed = [key for key in config if any(t.get(key) != config[key] for t in twins)]
+        parts = [f"{key.rpartition('.')[2]} {_brief(config[key])}" for key in changed[:4]]
+        # A name that all groups share tells nothing apart: what differs is enough then.
+        label = ", ".join(parts if parts and len(set(names)) == 1 else [name, *parts])
+        again = sum(old == label or old.startswith(f"{label} (") for old in labels)
+        labels.append(f"{label} ({again + 1})" if again else label)
+    return [Group(label, rs) for label, rs in zip(labels, groups.values(), strict=True)]
+
+
+def flatten(table: Record, prefix: str = "") -> Record:
+    """Nested tables as one, the keys joined with dots.
+
+    Example:
+        >>> flatten({"seed": 1, "model": {"depth": 2}})
+        {'seed': 1, 'model.depth': 2}
+    """
+    flat: Record = {}
+    for key, value in table.items():
+        flat |= (
+            flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+        )
+    return flat
+
+
+def metric_names(records: Iterable[Record]) -> list[str]:
+    """Every key that is a number somewhere and does not merely say when it was written."""
+    return list(
+        dict.fromkeys(
+            key
+            for record in records
+            for key, value in record.items()
+            if is_number(value) and key not in POSITION_KEYS
+        )
+    )
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is a finite number (True and False are not)."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _brief(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _identity(run: Run) -> Record:
+    return {key: value for key, value in run.config.items() if key not in REPEAT_KEYS}
+
+
+def _records(path: Path) -> dict[str, list[Record]]:
+    """The metrics by split; where a resumed run wrote a step again, its later line counts."""
+    file = path / "metrics.jsonl"
+    splits: dict[str, dict[int, Record]] = {}
+    for number, record in enumerate(_lines(file), start=1):
+        step, split = record.get("step"), record.get("split")
+        if isinstance(step, bool) or not isinstance(step, int) or not isinstance(split, str):
+            raise InputError(
+                f"{file}, line {number}: a record needs a whole number 'step' and a text 'split'; "
+                "mend the line or leave the run out."
+            )
+        if not isinstance(record.setdefault("timing", {}), dict):
+            raise InputError(f"{file}, line {number}: 'timing' must be an object; mend the line.")
+        splits.setdefault(split, {})[step] = record
+    return {split: [lines[step] for step in sorted(lines)] for split, lines in splits.items()}
+
+
+def _environment(path: Path) -> Record:
+    file = path / "environment.json"
+    if not file.is_file():
+        return {}
+    try:
+        environment = json.loads(_text(file))
+    except json.JSONDecodeError as error:
+        message = f"{file}, line {error.lineno}, is not JSON: {error.msg}; mend it or remove it."
+        raise InputError(message) from None
+    if not isinstance(environment, dict):
+        raise InputError(f"{file} must hold one JSON object; mend it or remove it.")
+    return environment
+
+
+def _check_structures(file: Path, scene: Record, frames: list[Record]) -> None:
+    if scene.get("format") != 1 or not isinstance(scene.get("structure"), str):
+        raise InputError(
+            f"{file}, line 1: format {scene.get('format')!r} is not one this version reads (1); "
+            "update nestruct, or remove the file to make the page without structures."
+        )
+    for number, frame in enumerate(frames, start=2):
+        if not isinstance(frame.get("step"), int) or not isinstance(frame.get("map"), list):
+            raise InputError(
+                f"{file}, line {number}: an evaluation needs 'step' and a list 'map'; mend the "
+                "line, or remove the file to make the page without structures."
+            )
+
+
+def _lines(file: Path) -> list[Record]:
+    """The objects of a JSON-lines file, without a last line that was cut off."""
+    *lines, tail = _read(file).split(b"\n")
+    objects: list[Record] = []
+    for number, line in enumerate([*lines, tail], start=1):
+        try:
+            # Python's own NaN and Infinity are read as null: no number.
+            value = json.loads(line.decode(), parse_constant=lambda _: None)
+            if not isinstance(value, dict):
+                raise ValueError("a JSON object is expected")
+        except ValueError as error:
+            if number > len(lines):
+                break
+            message = f"{file}, line {number}, is broken: {error}; mend or remove that line."
+            raise InputError(message) from None
+        objects.append(value)
+    return objects
+
+
+def _text(file: Path) -> str:
+    try:
+        return _read(file).decode()
+    except UnicodeDecodeError as error:
+        raise InputError(f"{file} is not UTF-8 text ({error}); save it as UTF-8.") from None
+
+
+def _read(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        message = f"{file} cannot be read ({error.strerror}); check its permissions."
+        raise InputError(message) from error

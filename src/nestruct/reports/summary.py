@@ -1,0 +1,167 @@
+"""What runs came to, in words and tables: results, cost, chance, one sentence per group."""
+
+from collections.abc import Callable, Iterable, Sequence
+from statistics import fmean, stdev
+from typing import Any
+
+from nestruct.reports.runs import Group, Run, flatten, is_number, metric_names
+from nestruct.wording import count, duration, number
+
+NOUNS = {
+    "SpanningTree": "tree",
+    "ProjectiveTree": "tree",
+    "NonProjectiveTree": "tree",
+    "KSubset": "subset",
+    "Categorical": "category",
+    "Permutation": "permutation",
+}
+
+
+def sentence(group: Group) -> str:
+    """What one group of runs came to on validation data, in plain words."""
+    runs, repeats = group.runs, count_repeats(group)
+    metrics = metric_names(record for run in runs for record in run.validation)
+    liked = ["f1_map", *(m for m in metrics if m.startswith("f1")), "loss", *metrics]
+    metric = next((m for m in liked if m in metrics), "")
+    first, best, test = (
+        _mean(run.value(when, metric) for run in runs) for when in ("first", "best", "test")
+    )
+    words = "No validation results yet"
+    if first is not None and best is not None:
+        verb = "rose" if best > first else "fell"
+        name = metric_label(metric, structure_noun(runs))
+        words = f"{name} {verb} from {number(first)} to {number(best)}"
+        if number(first) == number(best):
+            words = f"{name} stayed at {number(best)}"
+        chance = chance_of(runs[0], metric)
+        words += f" (chance {number(chance)})" if chance is not None else ""
+    costs = [_mean(map(COSTS[key][0], runs)) for key in ("wall-clock", "evaluations")]
+    cost = [duration(costs[0])] if costs[0] is not None else []
+    cost += [f"{count(costs[1])} forward evaluations"] if costs[1] else []
+    if flatten(runs[0].config).get("estimator.name") == "NES":
+        cost += ["no gradient"]
+    words += f" in {', '.join(cost)}" if cost else ""
+    words += f"; mean of {repeats}." if len(runs) > 1 else "."
+    if test is not None:
+        tested = sum(run.value("test", metric) is not None for run in runs)
+        words += f" On test data: {number(test)}"
+        words += "." if tested == len(runs) else f" ({tested} of {repeats})."
+    cut = [run for run in runs if not run.finished]
+    if cut:
+        who = f"{len(cut)} of {repeats} unfinished" if len(runs) > 1 else "Unfinished"
+        words += f" {who} at step {min(run.last_step for run in cut):,}."
+    return words[0].upper() + words[1:]
+
+
+def results_table(groups: list[Group]) -> dict[str, Any]:
+    """One row per group: each metric at the last and best step and on test data, then the cost."""
+    records = [r for g in groups for run in g.runs for r in run.validation]
+    tests = [r for g in groups for run in g.runs for r in run.records.get("test", [])]
+    metrics = [m for m in metric_names([*records, *tests]) if not m.endswith("_std")]
+    moments = [("last", "last")] * bool(records) + [("best", "best step")] * bool(records)
+    moments += [("test", "test")] * bool(tests)
+    columns = [["", "group"], ["", "runs"]]
+    noun = structure_noun([run for group in groups for run in group.runs])
+    columns += [[metric_label(m, noun), label] for m in metrics for _, label in moments]
+    columns += [["cost of one run", label] for label in COSTS]
+    rows = []
+    for group in groups:
+        cells = [
+            _spread([run.value(when, m) for run in group.runs], number)
+            for m in metrics
+            for when, _ in moments
+        ]
+        costs = [_spread([measure(r) for r in group.runs], say) for measure, say in COSTS.values()]
+        rows.append(
+            [_cell(group.label), _cell(count_repeats(group), len(group.runs)), *cells, *costs]
+        )
+    return {"columns": columns, "rows": rows}
+
+
+def cost_table(groups: list[Group], names: list[str]) -> dict[str, Any]:
+    """One row per run, and what all of them came to together."""
+    runs = [run for group in groups for run in group.runs]
+    labels = [group.label for group in groups for _ in group.runs]
+    rows = [
+        [_cell(name), _cell(label), _cell(run.seed), _cell(run.state)]
+        + [_spread([measure(run)], say) for measure, say in COSTS.values()]
+        for name, label, run in zip(names, labels, runs, strict=True)
+    ]
+    seconds, evaluations = (
+        sum(filter(None, map(COSTS[key][0], runs))) for key in ("wall-clock", "evaluations")
+    )
+    total = f"{len(runs)} run{'s' * (len(runs) > 1)}: {duration(seconds)} of wall-clock in all, "
+    columns = [["", label] for label in ("run", "group", "seed", "state", *COSTS)]
+    return {
+        "columns": columns,
+        "rows": rows,
+        "total": f"{total}{count(evaluations)} forward evaluations.",
+    }
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None
+
+
+# What one run cost: how to measure it and how to say it; None where the run did not note it.
+COSTS: dict[str, tuple[Callable[[Run], float | None], Callable[[float], str]]] = {
+    "steps": (lambda run: run.last_step, lambda value: f"{value:,.0f}"),
+    "evaluations": (lambda run: max(run.timings("evaluations"), default=None), count),
+    "wall-clock": (lambda run: max(run.timings("seconds"), default=None), duration),
+    "evaluations/s": (lambda run: _mean(run.timings("evaluations_per_second")), count),
+    "in the solver": (lambda run: _mean(run.timings("solver_share")), lambda v: f"{100 * v:.0f} %"),
+    "peak memory": (
+        lambda run: max(run.timings("memory_bytes"), default=None),
+        lambda v: f"{count(v)}B",
+    ),
+}
+
+
+def _spread(values: Sequence[float | None], say: Callable[[float], str]) -> dict[str, Any]:
+    """A table cell: the mean, with the standard deviation where there are several values."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return _cell(None)
+    mean = fmean(known)
+    if len(known) == 1 or stdev(known) == 0:
+        return _cell(say(mean), mean)
+    spread = number(stdev(known), like=mean) if say is number else say(stdev(known))
+    return _cell(f"{say(mean)} ± {spread}", mean)
+
+
+def _cell(content: Any, value: float | None = None) -> dict[str, Any]:
+    """What a table shows, and what it sorts by (None: as text)."""
+    return {"text": "" if content is None else str(content), "value": value}
+
+
+def metric_label(metric: str, noun: str) -> str:
+    """What a metric is called on a page."""
+    known = {
+        "f1_map": f"F1 of the most likely {noun}",
+        "f1_sample": f"F1 of a sampled {noun}",
+        "lr": "learning rate",
+        "grad_norm": "gradient norm",
+    }
+    return known.get(metric, metric.replace("_", " "))
+
+
+def structure_noun(runs: list[Run]) -> str:
+    """What the runs' structures are called, where they share a name."""
+    nouns = {NOUNS.get(run.scene["structure"], "structure") for run in runs if run.scene}
+    return nouns.pop() if len(nouns) == 1 else "structure"
+
+
+def chance_of(run: Run, metric: str) -> float | None:
+    """What guessing would reach: a chance "f1" speaks for f1, f1_map, f1_sample."""
+    for name, value in ((run.scene or {}).get("chance") or {}).items():
+        if is_number(value) and (metric == name or metric.startswith(f"{name}_")):
+            return float(value)
+    return None
+
+
+def count_repeats(group: Group) -> str:
+    """How many seeds, or runs, a group has, in words."""
+    seeds = {str(run.seed) for run in group.runs if run.seed is not None}
+    word = "seed" if len(seeds) == len(group.runs) else "run"
+    return f"{len(group.runs)} {word}{'s' * (len(group.runs) > 1)}"

@@ -1,0 +1,31 @@
+"""From estimator to trained model: the loop, checkpoints, run folders, recipes.
+
+`fit` is the entry, `loop.py` the loop; a run folder is all that is left of a training, and all that
+`load`, reports and a resumed training read.
+"""
+
+from nestruct.training.checkpoint import CheckpointError
+from nestruct.training.evaluate import evaluate
+from nestruct.training.experiment import Experiment, build, evaluate_run, load, train
+from nestruct.training.fit import FitResult, fit
+from nestruct.training.options import Training
+from nestruct.training.recipe import Recipe, read_recipe, recipe_names, recipe_text
+from nestruct.training.run_folder import read_config
+
+__all__ = [
+    "CheckpointError",
+    "Experiment",
+    "FitResult",
+    "Recipe",
+    "Training",
+    "build",
+    "evaluate",
+    "evaluate_run",
+    "fit",
+    "load",
+    "read_config",
+    "read_recipe",
+    "recipe_names",
+    "recipe_text",
+    "train",
+]

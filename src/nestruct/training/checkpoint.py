@@ -1,0 +1,142 @@
+"""Checkpoints that survive a kill: folders of safetensors plus JSON, swapped in by a rename.
+
+A checkpoint is written whole under another name and synced; then the one before moves to
+``NAME.previous`` and the new one takes its place. At every moment ``NAME`` or ``NAME.previous`` is
+complete. ``state.json`` has the SHA-256 of its neighbours and of itself, so that a truncated or
+edited checkpoint is refused by name.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+from safetensors import SafetensorError
+
+from nestruct.errors import NestructError
+from nestruct.files import sync_folder, write_synced
+from nestruct.training.packing import pack, unpack
+
+FORMAT = 1
+PARTS = ("model", "optimizer", "estimator")
+
+
+class CheckpointError(NestructError):
+    """A checkpoint is missing, truncated, edited, or of another format."""
+
+
+@dataclass
+class Checkpoint:
+    """Everything a run needs to go on as if it had not stopped.
+
+    Args:
+        model: The model's ``state_dict()``.
+        optimizer: ``state_dict()`` of optimizer and scheduler.
+        estimator: The estimator's ``state_dict()``.
+        loop: The loop's own: step, best value, counters, thread count.
+    """
+
+    model: dict[str, Any]
+    optimizer: dict[str, Any]
+    estimator: dict[str, Any]
+    loop: dict[str, Any]
+
+    @property
+    def step(self) -> int:
+        """Steps done."""
+        return self.loop["step"]
+
+
+def write_checkpoint(folder: Path, name: str, checkpoint: Checkpoint) -> None:
+    """Writes ``folder/name``; the one that was there becomes ``folder/name.previous``."""
+    folder.mkdir(exist_ok=True)
+    temporary, current, previous = folder / ".writing", folder / name, folder / f"{name}.previous"
+    shutil.rmtree(temporary, ignore_errors=True)
+    try:
+        temporary.mkdir()
+        trees, checksums = {}, {}
+        for part in PARTS:
+            trees[part], tensors = pack(getattr(checkpoint, part), f"the {part}")
+            content = safetensors.torch.save(tensors)
+            checksums[part] = hashlib.sha256(content).hexdigest()
+            write_synced(temporary / f"{part}.safetensors", content)
+        state = {
+            "format": FORMAT,
+            "loop": pack(checkpoint.loop, "the loop")[0],
+            "checksums": checksums,
+            **trees,
+        }
+        state["checksum"] = _checksum(state)
+        write_synced(temporary / "state.json", json.dumps(state, indent=1).encode())
+        sync_folder(temporary)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    if current.exists():
+        shutil.rmtree(previous, ignore_errors=True)
+        os.replace(current, previous)
+    os.replace(temporary, current)
+    sync_folder(folder)
+
+
+def read_checkpoint(path: Path) -> Checkpoint:
+    """Reads a checkpoint.
+
+    Raises:
+        CheckpointError: It is not there, or not as it was written.
+    """
+    state = _read_state(path)
+    parts = {}
+    for part in PARTS:
+        file = path / f"{part}.safetensors"
+        try:
+            content = file.read_bytes()
+            if hashlib.sha256(content).hexdigest() != state["checksums"][part]:
+                raise CheckpointError(f"{file} was truncated or edited (its checksum is wrong)")
+            parts[part] = unpack(state[part], safetensors.torch.load(content))
+        except (OSError, SafetensorError, KeyError) as error:
+            raise CheckpointError(f"{file} cannot be read ({error})") from None
+    return Checkpoint(**parts, loop=unpack(state["loop"], {}))
+
+
+def first_good(folder: Path, names: list[str]) -> tuple[Checkpoint | None, list[str]]:
+    """The first checkpoint of these that is as it was written, and what is wrong with the others.
+
+    Those that are simply not there are passed over in silence.
+    """
+    refused: list[str] = []
+    for name in names:
+        for path in (folder / name, folder / f"{name}.previous"):
+            if not path.is_dir():
+                continue
+            try:
+                return read_checkpoint(path), refused
+            except CheckpointError as error:
+                refused.append(str(error))
+    return None, refused
+
+
+def _read_state(path: Path) -> dict[str, Any]:
+    file = path / "state.json"
+    try:
+        state = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{file} cannot be read ({error})") from None
+    if not isinstance(state, dict) or "format" not in state:
+        raise CheckpointError(f"{file} is not the state of a checkpoint")
+    if state["format"] != FORMAT:
+        raise CheckpointError(
+            f"{file} has format {state['format']}, this nestruct reads format {FORMAT}"
+        )
+    if state.get("checksum") != _checksum(state):
+        raise CheckpointError(f"{file} was truncated or edited (its checksum is wrong)")
+    return state
+
+
+def _checksum(state: dict[str, Any]) -> str:
+    rest = {key: value for key, value in state.items() if key != "checksum"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,70 @@
+"""Whether what a person wrote can be used: names with a suggestion, values against annotations."""
+
+import difflib
+import types
+from collections.abc import Iterable
+from typing import Any, Literal, Union, get_args, get_origin
+
+from nestruct.errors import InputError
+
+_WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a string"}
+
+
+def check_name(what: str, name: str, known: Iterable[str]) -> None:
+    """Raises, with a suggestion, where a name is not among the known ones.
+
+    Example:
+        >>> check_name("the estimator", "NSE", ["NES", "Enumeration"])
+        Traceback (most recent call last):
+        nestruct.errors.InputError: the estimator 'NSE' is not known; did you mean 'NES'?
+    """
+    names = sorted(known)
+    if name in names:
+        return
+    lower = {candidate.lower(): candidate for candidate in names}
+    close = difflib.get_close_matches(str(name).lower(), lower, n=1, cutoff=0.5)
+    hint = f"did you mean {lower[close[0]]!r}?" if close else f"there are: {', '.join(names)}."
+    raise InputError(f"{what} {name!r} is not known; {hint}")
+
+
+def check_value(where: str, value: Any, hint: Any) -> Any:
+    """The value, a whole number as a float where that is asked for; raises where it cannot be."""
+    if not _fits(value, hint):
+        raise InputError(f"{where} must be {_describe(hint)}, got {value!r}.")
+    if type(value) is int and _fits(1.0, hint) and not _takes(int, hint):
+        return float(value)
+    return value
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    if hint is Any:
+        return True
+    origin = get_origin(hint)
+    if origin in (Union, types.UnionType):
+        return any(_fits(value, option) for option in get_args(hint))
+    if origin is Literal:
+        return any(value == choice and type(value) is type(choice) for choice in get_args(hint))
+    if hint in (None, type(None)):
+        return value is None
+    if hint in (int, float):
+        return isinstance(value, int if hint is int else int | float) and type(value) is not bool
+    if isinstance(origin or hint, type):
+        plain = origin or hint
+        if isinstance(value, list | tuple):  # TOML has one kind of sequence
+            return issubclass(plain, list | tuple) or plain.__module__ == "collections.abc"
+        return isinstance(value, plain)
+    return True  # an annotation we do not read: whoever takes the value checks it
+
+
+def _takes(kind: type, hint: Any) -> bool:
+    return hint is kind or any(_takes(kind, option) for option in get_args(hint))
+
+
+def _describe(hint: Any) -> str:
+    options = get_args(hint)
+    if get_origin(hint) is Literal:
+        return "one of " + ", ".join(map(repr, options))
+    if get_origin(hint) in (Union, types.UnionType):
+        known = [o for o in options if o in _WORDS or get_origin(o) is Literal]
+        return " or ".join(map(_describe, known or options[:1]))
+    return _WORDS.get(hint, f"a {getattr(hint, '__name__', hint)}")

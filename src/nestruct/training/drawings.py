@@ -1,0 +1,71 @@
+"""What a report draws: the structures that a model infers for a few examples, as it learns.
+
+``structures.jsonl`` starts with a line that says what is drawn (the structure, the truth where it
+is known, where to put nodes), and gets one line per evaluation.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nestruct.data import batch_size, device_of, select_rows
+from nestruct.models import StructuredModel
+from nestruct.models.structured import f1, true_structures
+from nestruct.noise import Noise
+from nestruct.structures import nan_rows
+
+MAX_EXAMPLES = 12
+
+
+class Drawings:
+    """Draws the first few examples of a validation set.
+
+    Args:
+        model: What infers; nothing is drawn unless it is a `StructuredModel`.
+        data: The validation set.
+        describe: Gives what the examples look like, as plain numbers and strings: ``paths``
+            (where nodes go over time), ``words``.
+    """
+
+    def __init__(
+        self, model: nn.Module, data: Any, describe: Callable[[Any], dict[str, Any]] | None
+    ) -> None:
+        self.model, self.data, self.describe = model, data, describe
+        rows = torch.arange(min(MAX_EXAMPLES, batch_size(data)), device=device_of(data))
+        self.batch = select_rows(data, rows)
+
+    def header(self) -> dict[str, Any]:
+        """The first line."""
+        structure = self.model.structure
+        options = {k: v for k, v in vars(structure).items() if isinstance(v, int)}
+        shape = getattr(structure, "shape", None)
+        truth = true_structures(self.batch)
+        return {
+            "format": 1,
+            "structure": type(structure).__name__,
+            "options": options | ({} if shape is None else {"shape": list(shape)}),
+            "true": None if truth is None else _parts(truth),
+            "drawing": None if self.describe is None else self.describe(self.batch),
+            "chance": self._chance(),
+        }
+
+    def line(self, step: int) -> dict[str, Any]:
+        """One line per evaluation: the most likely structures."""
+        with nan_rows():
+            return {"step": step, "map": _parts(self.model.infer(self.batch))}  # type: ignore[operator]
+
+    def _chance(self) -> dict[str, float] | None:
+        """The F1 of random structures: the argmax of noise alone, over all examples."""
+        truth = true_structures(self.data)
+        if truth is None or not isinstance(self.model, StructuredModel):
+            return None
+        lengths = self.model.lengths(self.data)
+        noise = Noise(seed=0).gumbel(truth, lengths)
+        return {"f1": float(f1(self.model.structure.argmax(noise, lengths), truth).mean())}
+
+
+def _parts(z: Tensor) -> list[list[list[int]]]:
+    """For each example, the indices of its parts."""
+    return [example.nan_to_num(0).nonzero().tolist() for example in z]

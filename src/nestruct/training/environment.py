@@ -1,0 +1,65 @@
+"""What a run ran on, for ``environment.json``: no names of machines, users or folders."""
+
+import datetime
+import platform
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nestruct._version import __version__
+
+PACKAGES = ("torch", "numpy", "numba", "safetensors")
+
+
+def describe_environment(device: torch.device, world_size: int = 1) -> dict[str, Any]:
+    """Versions, device, threads, commit, and the command without its folders."""
+    cuda = device.type == "cuda"
+    return {
+        "nestruct": __version__,
+        "commit": _commit(),
+        "python": platform.python_version(),
+        **{package: metadata.version(package) for package in PACKAGES},
+        "system": f"{platform.system()} {platform.machine()}",
+        "cpu": _cpu(),
+        "threads": torch.get_num_threads(),
+        "device": torch.cuda.get_device_name(device) if cuda else "cpu",
+        "processes": world_size,
+        "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "command": " ".join(["nestruct", *map(_without_folder, sys.argv[1:])]),
+    }
+
+
+def _without_folder(word: str) -> str:
+    return Path(word).name if word.startswith("/") else word
+
+
+def _cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        return next(
+            line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")
+        )
+    except (OSError, StopIteration):
+        return platform.processor() or "unknown"
+
+
+def _commit() -> str | None:
+    """The commit of a checkout; None for an installed package."""
+    if not (Path(__file__).parents[3] / "pyproject.toml").exists():
+        return None
+    try:
+        answer = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--exclude", "*"],
+            cwd=Path(__file__).parent,
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return answer.stdout.strip()

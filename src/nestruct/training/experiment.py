@@ -1,0 +1,189 @@
+"""From a recipe to a trained model, and from a run folder back to the model."""
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from nestruct.data import to_device
+from nestruct.errors import InputError
+from nestruct.noise import derive_seed
+from nestruct.training.checkpoint import Checkpoint, first_good
+from nestruct.training.evaluate import evaluate
+from nestruct.training.fit import EVALUATION_STREAM, FitResult, fit
+from nestruct.training.parts import PARTS
+from nestruct.training.recipe import Recipe, Section, resolve_device
+from nestruct.training.run_folder import check_is_free, read_config
+from nestruct.training.tensorboard import TensorBoard
+
+log = logging.getLogger("nestruct")
+
+_INIT_STREAM = 3  # what the seed of initial parameters is derived for
+
+
+@dataclass
+class Experiment:
+    """What a recipe describes, built."""
+
+    data: Any
+    model: nn.Module
+    estimator: Any
+    optimizer: torch.optim.Optimizer
+    scheduler: Any
+
+
+def build(recipe: Recipe) -> Experiment:
+    """Builds everything but the data's examples, which take time."""
+    data = _make("data", recipe.data)
+    model = build_model(recipe, data).to(recipe.device)
+    estimator = _make("estimator", recipe.estimator)
+    optimizer = _make("optimizer", recipe.optimizer, list(model.parameters()))
+    scheduler = None
+    if recipe.scheduler is not None:
+        scheduler = _make("scheduler", recipe.scheduler, optimizer)
+    return Experiment(data, model, estimator, optimizer, scheduler)
+
+
+def build_model(recipe: Recipe, data: Any) -> nn.Module:
+    """The untrained model; its first parameters depend on the recipe's seed alone."""
+    given = PARTS["model"][recipe.model.name].given
+    with torch.random.fork_rng([]):
+        torch.manual_seed(derive_seed(recipe.seed, _INIT_STREAM))
+        return _make("model", recipe.model, **{name: getattr(data, name) for name in given})
+
+
+def train(
+    recipe: Recipe,
+    run: str | Path,
+    *,
+    resume: bool = False,
+    init_from: str | Path | None = None,
+    tensorboard: bool = False,
+    progress: bool = True,
+) -> FitResult:
+    """Trains a recipe in a run folder; see `fit`.
+
+    Args:
+        recipe: What to train.
+        run: The run folder.
+        resume: Whether to continue what is there.
+        init_from: Another run, whose best parameters are the first ones of this.
+        tensorboard: Whether to write TensorBoard's files into the run folder too.
+        progress: Whether to show progress.
+    """
+    if not resume:
+        check_is_free(Path(run))  # before the data are made
+    experiment = build(recipe)
+    if init_from is not None:
+        read_config(Path(init_from))
+        _fill(experiment.model, _find(init_from, "best").model, init_from)
+    board = TensorBoard(Path(run)) if tensorboard else None
+    splits = experiment.data.splits()
+    try:
+        return fit(
+            experiment.model,
+            experiment.estimator,
+            experiment.optimizer,
+            splits["train"],
+            validation=splits.get("validation"),
+            test=splits.get("test"),
+            scheduler=experiment.scheduler,
+            seed=recipe.seed,
+            run=run,
+            resume=resume,
+            describe=getattr(experiment.data, "drawing", None),
+            callbacks=() if board is None else (board,),
+            config=recipe.to_config(),
+            progress=progress,
+            **vars(recipe.training),
+        )
+    finally:
+        if board is not None:
+            board.close()
+
+
+def load(
+    run: str | Path,
+    model: nn.Module | None = None,
+    *,
+    checkpoint: str = "best",
+    device: str = "auto",
+) -> nn.Module:
+    """A trained model back from its run folder, ready to ``infer`` and ``sample``.
+
+    Args:
+        run: The run folder.
+        model: For a run made by `fit`: the model, built as it was; its parameters are filled in.
+        checkpoint: ``best`` (on validation) or ``last``.
+        device: Where to put it.
+
+    Raises:
+        InputError: The folder is no run, has no good checkpoint, or fits another model.
+    """
+    config = read_config(Path(run))
+    if model is None:
+        if "recipe" not in config:
+            raise InputError(
+                f"{run} was made by fit(), which cannot know how the model was built: build it "
+                "again and say nestruct.load(run, model)."
+            )
+        recipe = Recipe.from_tables(config | {"device": resolve_device(device)})
+        model = build_model(recipe, _make("data", recipe.data))
+    _fill(model, _find(run, checkpoint).model, run)
+    return model.to(resolve_device(device)).eval()
+
+
+def evaluate_run(
+    run: str | Path, *, split: str = "test", checkpoint: str = "best", device: str = "auto"
+) -> tuple[int, dict[str, float]]:
+    """The step of a run's checkpoint, and the metrics of its model on one of its splits."""
+    config = read_config(Path(run))
+    if "recipe" not in config:
+        raise InputError(
+            f"{run} was made by fit() in a program, which alone has its data: call "
+            "nestruct.evaluate there."
+        )
+    recipe = Recipe.from_tables(config | {"device": resolve_device(device)})
+    data = _make("data", recipe.data)
+    model = build_model(recipe, data)
+    found = _find(run, checkpoint)
+    _fill(model, found.model, run)
+    model.to(recipe.device)
+    examples = to_device(data.splits()[split], torch.device(recipe.device))
+    seed = derive_seed(recipe.seed, EVALUATION_STREAM)
+    size = recipe.training.eval_batch_size
+    return found.step, evaluate(model, examples, seed=seed, batch_size=size)
+
+
+def _find(run: str | Path, checkpoint: str) -> Checkpoint:
+    """A checkpoint of a run; the last one where the best is damaged or not yet there."""
+    if checkpoint not in ("best", "last"):
+        raise InputError(f"checkpoint must be 'best' or 'last', got {checkpoint!r}.")
+    names = ["best", "last"] if checkpoint == "best" else ["last"]
+    found, refused = first_good(Path(run) / "checkpoints", names)
+    for reason in refused:
+        log.warning("Not used: %s.", reason)
+    if found is None:
+        reasons = "; ".join(refused) or "it has not saved one yet"
+        raise InputError(f"{run} has no checkpoint that can be used: {reasons}.")
+    return found
+
+
+def _fill(model: nn.Module, state: dict[str, Any], run: str | Path) -> None:
+    try:
+        model.load_state_dict(state)
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())[:300]
+        raise InputError(f"The parameters in {run} are of another model: {reason}") from None
+
+
+def _make(key: str, section: Section, *given: Any, **more: Any) -> Any:
+    try:
+        return PARTS[key][section.name].make(*given, **more, **section.options)
+    except InputError:
+        raise
+    except (ValueError, TypeError) as error:  # torch's own checks of an option
+        raise InputError(f"[{key}] {section.name}: {error}") from None

@@ -1,0 +1,282 @@
+"""`fit`: the five-line entry to training, and the loop behind ``nestruct train``.
+
+Every draw comes from (seed, step), the order of the data too, so a checkpoint needs no random
+state, and a run that was killed and resumed ends in the same bits as one that was not.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from torch import nn
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+from nestruct.data import Minibatches, to_device
+from nestruct.errors import InputError
+from nestruct.models import StructuredModel
+from nestruct.noise import derive_seed
+from nestruct.population.shard import first_rank_decides, my_rank, share_model, world_size
+from nestruct.training.checkpoint import Checkpoint, first_good
+from nestruct.training.drawings import Drawings
+from nestruct.training.environment import describe_environment
+from nestruct.training.evaluate import Metrics, evaluate
+from nestruct.training.loop import Loop, Progress
+from nestruct.training.options import Training
+from nestruct.training.progress import Display
+from nestruct.training.run_folder import Record, RunFolder, newest_checkpoint
+
+EVALUATION_STREAM = 2  # what the seed of evaluations is derived for
+
+
+@dataclass(frozen=True)
+class FitResult:
+    """How a training ended.
+
+    Args:
+        step: Steps done.
+        reason: ``finished``, ``stopped early`` (no improvement for ``patience`` evaluations), or
+            ``interrupted``.
+        initial: Validation metrics of the untrained model; None without a validation set.
+        best: Validation metrics at ``best_step``.
+        best_step: Where the validation metric was best; the model is left with those parameters.
+        test: Test metrics at ``best_step``; None without a test set.
+        seconds: Wall-clock of all sessions.
+        evaluations: Losses evaluated: members x samples x steps.
+    """
+
+    step: int
+    reason: str
+    initial: dict[str, float] | None
+    best: dict[str, float] | None
+    best_step: int | None
+    test: dict[str, float] | None
+    seconds: float
+    evaluations: int
+
+
+def fit(
+    model: nn.Module,
+    estimator: Any,
+    optimizer: torch.optim.Optimizer,
+    data: Any,
+    *,
+    validation: Any = None,
+    test: Any = None,
+    scheduler: LRScheduler | ReduceLROnPlateau | None = None,
+    seed: int = 0,
+    run: str | Path | None = None,
+    resume: bool = False,
+    metrics: Metrics | None = None,
+    describe: Callable[[Any], dict[str, Any]] | None = None,
+    callbacks: Sequence[Callable[[Record], None]] = (),
+    config: dict[str, Any] | None = None,
+    progress: bool = True,
+    **options: Any,
+) -> FitResult:
+    """Trains a model.
+
+    With a validation set the model ends with the parameters of its best evaluation, and the test
+    set is looked at once, with those. With a run folder, a process that is killed at any moment
+    goes on by the same call with ``resume=True``, to the same bits on the same machine.
+
+    Args:
+        model: Any module with ``loss(batch, noise)``, on the device where it is to be trained.
+        estimator: Where gradients come from, such as `nestruct.NES`.
+        optimizer: Any torch optimizer over the model's parameters; an estimator's own parameters
+            are added to it.
+        data: All training examples as one batch (see `nestruct.select_rows`), or a function that
+            gives the batch of a step.
+        validation: Held-out examples, evaluated at intervals.
+        test: Examples for the end.
+        scheduler: A torch scheduler, stepped after every step (on a plateau: every evaluation).
+        seed: Decides every draw and the order of the data.
+        run: A folder to write checkpoints and logs to; nothing is written when None.
+        resume: Whether to go on where the run folder stands; a folder without a run starts one.
+        metrics: A function of (model, batch, noise) for evaluations; see `nestruct.evaluate`.
+        describe: What examples look like, for the report's drawings.
+        callbacks: Called with every record of ``metrics.jsonl``, in rank 0.
+        config: What ``config.toml`` says; put together from the arguments when None.
+        progress: Whether to show progress.
+        **options: Steps, intervals, early stopping: the fields of `nestruct.training.Training`.
+
+    Example:
+        >>> import torch, nestruct
+        >>> from nestruct.models import mlp
+        >>> vae = nestruct.StructuredVAE(mlp(6, 4), mlp(4, 6), nestruct.Categorical(4))
+        >>> nes = nestruct.NES(sigma=0.1, population_size=8)
+        >>> adam = torch.optim.Adam(vae.parameters(), lr=0.01)
+        >>> nestruct.fit(vae, nes, adam, torch.ones(10, 6), max_steps=3, progress=False).reason
+        'finished'
+    """
+    settings = Training.from_options(options)
+    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    path = None if run is None else Path(run)
+    validation = None if validation is None else to_device(validation, device)
+    test = None if test is None else to_device(test, device)
+    if not callable(data):
+        data = Minibatches(to_device(data, device), size=settings.batch_size, seed=seed)
+    if settings.patience is not None and validation is None:
+        raise InputError("training.patience needs a validation set; give validation=...")
+    _join_parameters(estimator, optimizer)
+    share_model(model)
+
+    def measure(examples: Any) -> dict[str, float]:
+        return evaluate(
+            model,
+            examples,
+            seed=derive_seed(seed, EVALUATION_STREAM),
+            batch_size=settings.eval_batch_size,
+            metrics=metrics,
+        )
+
+    folder = None
+    continues = resume and path is not None and (path / "config.toml").exists()
+    if path is not None and my_rank() == 0:
+        config = config or _config(estimator, optimizer, scheduler, settings, seed)
+        environment = describe_environment(device, world_size())
+        folder = (
+            RunFolder.reopen(path) if continues else RunFolder.create(path, config, environment)
+        )
+    # Also waits for rank 0: it holds the folder before anyone reads it.
+    continues = bool(first_rank_decides(float(continues), device))
+    try:
+        now, best_model, notes = Progress(), None, []
+        if continues and path is not None:
+            found, refused = newest_checkpoint(path)
+            notes += [f"Not used: {reason}." for reason in refused]
+            if found is not None:
+                now = _restore(found, model, optimizer, scheduler, estimator, settings, notes)
+                best_model = _best_model(path, now, notes)
+        first_rank_decides(0.0, device)  # everyone has read before rank 0 writes
+        if folder is not None:
+            folder.step = now.step if now.step else None
+            if now.reason is None:
+                folder.cut(now.lines)
+        drawings = None
+        if isinstance(model, StructuredModel) and validation is not None:
+            drawings = Drawings(model, validation, describe)
+        display = Display(
+            Console() if progress and my_rank() == 0 else None,
+            max_steps=settings.max_steps,
+            first_step=now.step,
+            metric=settings.metric,
+        )
+        loop = Loop(
+            model=model,
+            estimator=estimator,
+            optimizer=optimizer,
+            scheduler=scheduler,
+            minibatch=data,
+            measure=measure,
+            validation=validation,
+            test=test,
+            settings=settings,
+            seed=seed,
+            device=device,
+            folder=folder,
+            drawings=drawings,
+            callbacks=callbacks if my_rank() == 0 else (),
+            display=display,
+            now=now,
+            best_model=best_model,
+        )
+        with display, torch.random.fork_rng([device] if device.type == "cuda" else []):
+            for text in notes:
+                display.note(text)
+            if now.reason is None:
+                loop.run()
+            elif best_model is not None:
+                display.note(f"This run is {now.reason} at step {now.step}: nothing is left to do.")
+                model.load_state_dict(best_model)
+        if now.reason == "interrupted" and folder is not None:
+            how = f"nestruct train --resume {path}" if "recipe" in (config or {}) else "resume=True"
+            display.note(f"Stopped at step {now.step}, all is saved; continue with: {how}")
+    finally:
+        if folder is not None:
+            folder.close()
+    shared = {f.name: getattr(now, f.name) for f in dataclasses.fields(FitResult)}
+    return FitResult(**shared)
+
+
+def _join_parameters(estimator: Any, optimizer: torch.optim.Optimizer) -> None:
+    """Adds an estimator's own parameters to the optimizer.
+
+    NES has an option of the same name, so it is the class that is asked.
+    """
+    if not callable(getattr(type(estimator), "parameters", None)):
+        return
+    known = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    own = [p for p in estimator.parameters() if id(p) not in known]
+    if own:
+        optimizer.add_param_group({"params": own})
+
+
+def _restore(
+    found: Checkpoint,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    scheduler: Any,
+    estimator: Any,
+    settings: Training,
+    notes: list[str],
+) -> Progress:
+    """Puts everything back as it was at a checkpoint."""
+    try:
+        model.load_state_dict(found.model)
+        optimizer.load_state_dict(found.optimizer["optimizer"])
+        if scheduler is not None:
+            scheduler.load_state_dict(found.optimizer["scheduler"])
+        if hasattr(estimator, "load_state_dict"):
+            estimator.load_state_dict(found.estimator)
+    except (RuntimeError, ValueError, KeyError, TypeError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(
+            f"The checkpoint of step {found.step} is of another model, optimizer, scheduler or "
+            f"estimator ({reason}); resume with those that the run began with."
+        ) from None
+    now = Progress(**found.loop)
+    if now.reason == "finished" and now.step < settings.max_steps:
+        now.reason = now.test = None  # asked to go on for longer
+    if now.reason is None:
+        notes.append(f"Continuing at step {now.step}.")
+    if now.threads != torch.get_num_threads():
+        notes.append(f"Using {now.threads} threads, as before: another number rounds otherwise.")
+        torch.set_num_threads(now.threads)
+    return now
+
+
+def _best_model(path: Path, now: Progress, notes: list[str]) -> dict[str, Any] | None:
+    """The best parameters so far; where they are lost, the search for the best starts anew."""
+    if now.best_step is None:
+        return None
+    found, refused = first_good(path / "checkpoints", ["best"])
+    notes += [f"Not used: {reason}." for reason in refused]
+    # It may be newer than where the run goes on from: then that step will come again.
+    if found is not None and found.step >= now.best_step:
+        return found.model
+    notes.append("The best parameters are lost; the best from here on counts.")
+    now.best = now.best_step = None
+    return None
+
+
+def _config(
+    estimator: Any, optimizer: Any, scheduler: Any, settings: Training, seed: int
+) -> dict[str, Any]:
+    """What a call of `fit` can say about itself."""
+    sections: dict[str, Any] = {"seed": seed, "estimator": {"name": type(estimator).__name__}}
+    if dataclasses.is_dataclass(estimator):
+        for option in dataclasses.fields(estimator):
+            value = getattr(estimator, option.name)
+            if option.init and isinstance(value, int | float | str):
+                sections["estimator"][option.name] = value
+    lr = float(optimizer.param_groups[0]["lr"])
+    sections["optimizer"] = {"name": type(optimizer).__name__, "lr": lr}
+    if scheduler is not None:
+        sections["scheduler"] = {"name": type(scheduler).__name__}
+    training = dataclasses.asdict(settings)
+    sections["training"] = {k: v for k, v in training.items() if v is not None}
+    return sections

@@ -1,0 +1,203 @@
+"""The training loop: data, step, log, evaluate, save. It reads in the order in which it runs."""
+
+import copy
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+from nestruct.errors import InputError
+from nestruct.noise import derive_seed
+from nestruct.population.shard import any_rank, first_rank_decides, world_size
+from nestruct.training.checkpoint import Checkpoint
+from nestruct.training.drawings import Drawings
+from nestruct.training.interrupt import catch_interrupt
+from nestruct.training.options import Training
+from nestruct.training.progress import Display
+from nestruct.training.run_folder import LOGS, Record, RunFolder
+from nestruct.training.timing import Stopwatch
+
+_STEP_STREAM = 1  # what the seed of a step's global generator is derived for
+
+
+@dataclass
+class Progress:
+    """Where a run is; saved with every checkpoint."""
+
+    step: int = 0
+    evaluations: int = 0
+    failed: int = 0
+    seconds: float = 0.0
+    initial: dict[str, float] | None = None
+    best: dict[str, float] | None = None
+    best_step: int | None = None
+    unimproved: int = 0  # evaluations since the best
+    test: dict[str, float] | None = None
+    reason: str | None = None  # why it ended; None while it goes on
+    threads: int = field(default_factory=torch.get_num_threads)
+    lines: dict[str, int] = field(default_factory=lambda: dict.fromkeys(LOGS, 0))
+
+
+@dataclass
+class Loop:
+    """What a training works on, and where it is."""
+
+    model: nn.Module
+    estimator: Any
+    optimizer: torch.optim.Optimizer
+    scheduler: LRScheduler | ReduceLROnPlateau | None
+    minibatch: Callable[[int], Any]
+    measure: Callable[[Any], dict[str, float]]
+    validation: Any
+    test: Any
+    settings: Training
+    seed: int
+    device: torch.device
+    folder: RunFolder | None
+    drawings: Drawings | None
+    callbacks: Sequence[Callable[[Record], None]]
+    display: Display
+    now: Progress = field(default_factory=Progress)
+    best_model: dict[str, Any] | None = None
+
+    def run(self) -> None:
+        """Trains to the end, to an early stop, or until asked to stop."""
+        now, settings = self.now, self.settings
+        self._watch = Stopwatch(now.seconds, self.device)
+        self._failed: Any = 0  # since they were last read, which waits for the device
+        # A new run saves after its first step, which is when the estimator has made its plan.
+        self._saved_at = time.monotonic() if now.step else -math.inf
+        on_plateau = isinstance(self.scheduler, ReduceLROnPlateau)
+        with catch_interrupt(twice=world_size() == 1) as interrupt:
+            if self.validation is not None and now.initial is None:
+                if self.folder is not None and self.drawings is not None:
+                    self.folder.append("structures.jsonl", self.drawings.header())
+                self._evaluate()
+            while now.step < settings.max_steps and not self._is_stuck():
+                if any_rank(bool(interrupt), self.device):
+                    self._save("last")
+                    now.reason = "interrupted"
+                    return
+                batch = self.minibatch(now.step)
+                # For models that draw from torch's own generator, which no checkpoint holds.
+                torch.manual_seed(derive_seed(self.seed, _STEP_STREAM, now.step))
+                report = self.estimator.backward(self.model, batch, seed=self.seed, step=now.step)
+                self.optimizer.step()
+                if isinstance(self.scheduler, LRScheduler) and not on_plateau:
+                    self.scheduler.step()
+                now.step += 1
+                now.evaluations += int(report.num_evaluations)
+                self._failed = self._failed + report.num_failed
+                self._watch.count(report)
+                if settings.is_log_step(now.step):
+                    self._log(report)
+                if self.validation is not None and settings.is_eval_step(now.step):
+                    self._evaluate()
+                if time.monotonic() - self._saved_at >= settings.checkpoint_seconds:
+                    self._save("last")
+            self._finish()
+
+    def _log(self, report: Any) -> None:
+        """Reads the step's report, which is what waits for the device."""
+        self._read_failed()
+        record = {
+            "step": self.now.step,
+            "split": "train",
+            "loss": float(report.loss),
+            "loss_std": float(report.loss_std),
+            "grad_norm": float(report.grad_norm),
+            "lr": float(self.optimizer.param_groups[0]["lr"]),
+            "evaluations": self.now.evaluations,
+            "failed": self.now.failed,
+            "timing": self._watch.read(),
+        }
+        self._keep(record)
+        self.display.step(record)
+
+    def _evaluate(self) -> None:
+        """Looks at the validation set, and keeps the parameters where they are the best so far."""
+        now, metric = self.now, self.settings.metric
+        values = self.measure(self.validation)
+        if metric not in values:
+            raise InputError(
+                f"training.metric is {metric!r}, but an evaluation gives {sorted(values)}."
+            )
+        value = first_rank_decides(values[metric], self.device)
+        if now.initial is None:
+            now.initial = values
+        elif isinstance(self.scheduler, ReduceLROnPlateau):
+            self.scheduler.step(value)
+        self._record("validation", values)
+        if self.folder is not None and self.drawings is not None:
+            self.folder.append("structures.jsonl", self.drawings.line(now.step))
+        if self.settings.is_better(value, None if now.best is None else now.best[metric]):
+            now.best, now.best_step, now.unimproved = values | {metric: value}, now.step, 0
+            self.best_model = copy.deepcopy(self.model.state_dict())
+            self._save("best")
+        else:
+            now.unimproved += 1
+
+    def _finish(self) -> None:
+        """Saves the end, then tests the best parameters once and leaves them in the model."""
+        now = self.now
+        end = self._save("last")
+        end.model = copy.deepcopy(end.model)  # what it holds is the model's own memory
+        if self.best_model is not None:
+            self.model.load_state_dict(self.best_model)
+        if self.test is not None:
+            now.test = self.measure(self.test)
+            self._record("test", now.test, best_step=now.best_step)
+        now.reason = "stopped early" if self._is_stuck() else "finished"
+        now.seconds = self._watch.seconds
+        if self.folder is not None:
+            # The logs' lines stay as they were: a longer training cuts the test record off.
+            end.loop |= {"reason": now.reason, "test": now.test, "seconds": now.seconds}
+            self.folder.save("last", end)
+
+    def _save(self, name: str) -> Checkpoint:
+        self._read_failed()
+        now, scheduler = self.now, self.scheduler
+        now.seconds = self._watch.seconds
+        if self.folder is not None:
+            now.lines = dict(self.folder.lines)
+        checkpoint = Checkpoint(
+            model=self.model.state_dict(),
+            optimizer={
+                "optimizer": self.optimizer.state_dict(),
+                "scheduler": None if scheduler is None else scheduler.state_dict(),
+            },
+            estimator=self.estimator.state_dict() if hasattr(self.estimator, "state_dict") else {},
+            loop=dataclasses.asdict(now),
+        )
+        if self.folder is not None:
+            self.folder.save(name, checkpoint)
+        if name == "last":
+            self._saved_at = time.monotonic()
+        return checkpoint
+
+    def _read_failed(self) -> None:
+        self.now.failed += int(self._failed)
+        self._failed = 0
+
+    def _record(self, split: str, values: dict[str, float], **more: Any) -> None:
+        record = {"step": self.now.step, "split": split, **more, **values}
+        record["evaluations"] = self.now.evaluations
+        record["timing"] = {"seconds": round(self._watch.seconds, 3)}
+        self._keep(record)
+        self.display.evaluated(record)
+
+    def _keep(self, record: Record) -> None:
+        if self.folder is not None:
+            self.folder.append("metrics.jsonl", record)
+        for callback in self.callbacks:
+            callback(record)
+
+    def _is_stuck(self) -> bool:
+        patience = self.settings.patience
+        return patience is not None and self.now.unimproved >= patience

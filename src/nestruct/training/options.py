@@ -1,0 +1,78 @@
+"""The options of a training: the table ``[training]`` of a recipe, the keywords of `fit`."""
+
+import dataclasses
+import typing
+from dataclasses import dataclass
+from typing import Any
+
+from nestruct.errors import InputError
+from nestruct.training.checks import check_name, check_value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """How long to train, how often to look, when to stop.
+
+    Args:
+        max_steps: Steps in all.
+        batch_size: Examples per step; all of them when None.
+        log_interval: Steps between training records; a hundredth of all when None.
+        eval_interval: Steps between evaluations; a twentieth of all when None.
+        eval_batch_size: Examples evaluated at once.
+        metric: The validation metric that decides which parameters are best.
+        maximize: Whether a larger metric is better.
+        patience: Evaluations without improvement after which training stops; never when None.
+        checkpoint_seconds: Time between checkpoints of the last state; 0 for one every step.
+    """
+
+    max_steps: int
+    batch_size: int | None = None
+    log_interval: int | None = None
+    eval_interval: int | None = None
+    eval_batch_size: int = 1000
+    metric: str = "loss"
+    maximize: bool = False
+    patience: int | None = None
+    checkpoint_seconds: float = 60.0
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "log_interval", "eval_interval", "eval_batch_size", "patience"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise InputError(f"training.{name} must be at least 1, got {value}.")
+        if self.max_steps < 0:
+            raise InputError(f"training.max_steps must not be negative, got {self.max_steps}.")
+        if not self.checkpoint_seconds >= 0:
+            raise InputError(
+                f"training.checkpoint_seconds must not be negative, got {self.checkpoint_seconds}."
+            )
+
+    @classmethod
+    def from_options(cls, options: dict[str, Any]) -> "Training":
+        """From keywords, with a suggestion where one is not known."""
+        hints = typing.get_type_hints(cls)
+        for name in options:
+            check_name("training: the option", name, [f.name for f in dataclasses.fields(cls)])
+        if "max_steps" not in options:
+            raise InputError("training.max_steps is missing: say how many steps to train.")
+        return cls(
+            **{name: check_value(f"training.{name}", v, hints[name]) for name, v in options.items()}
+        )
+
+    def is_log_step(self, step: int) -> bool:
+        """Whether the training record of a step is kept."""
+        return self._is_due(step, self.log_interval, 100)
+
+    def is_eval_step(self, step: int) -> bool:
+        """Whether the validation set is evaluated after a step."""
+        return self._is_due(step, self.eval_interval, 20)
+
+    def _is_due(self, step: int, interval: int | None, parts: int) -> bool:
+        every = max(1, self.max_steps // parts) if interval is None else interval
+        return step % every == 0 or step == self.max_steps
+
+    def is_better(self, value: float, best: float | None) -> bool:
+        """Whether a metric improves on the best; a value that is not a number never does."""
+        if value != value:
+            return False
+        return best is None or (value > best if self.maximize else value < best)

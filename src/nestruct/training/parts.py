@@ -1,0 +1,99 @@
+"""What a recipe can name: data sets, models, estimators, optimizers, schedulers.
+
+A new one is a line here. Options are the keyword arguments of the class, checked by name and type
+before anything is built or written.
+"""
+
+import inspect
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import optim
+from torch.optim import lr_scheduler
+
+from nestruct.data import GraphLayout
+from nestruct.errors import InputError
+from nestruct.estimators import NES, Enumeration
+from nestruct.models import RelationalVAE
+from nestruct.training.checks import check_name, check_value
+
+
+@dataclass(frozen=True)
+class Part:
+    """Something a recipe can name.
+
+    Args:
+        make: The class.
+        given: Arguments that the recipe does not set, because others decide them.
+    """
+
+    make: Callable[..., Any]
+    given: tuple[str, ...] = ()
+
+    def parameters(self) -> dict[str, inspect.Parameter]:
+        """What a recipe can set."""
+        every = inspect.signature(self.make).parameters
+        return {name: every[name] for name in every if name not in self.given}
+
+    def options(self, where: str, options: Mapping[str, Any]) -> dict[str, Any]:
+        """The options with defaults filled in; raises where a name or a value is wrong."""
+        parameters = self.parameters()
+        hints = _hints(self.make)
+        resolved = {}
+        for name, value in options.items():
+            check_name(f"{where}: the option", name, parameters)
+            resolved[name] = check_value(f"{where}.{name}", value, hints.get(name, Any))
+        for name, parameter in parameters.items():
+            if name in resolved:
+                continue
+            if parameter.default is parameter.empty:
+                raise InputError(f"{where}.{name} is missing: the recipe must give it.")
+            if isinstance(parameter.default, bool | int | float | str | tuple):
+                resolved[name] = parameter.default
+        return resolved
+
+
+DATA = {"graph-layout": Part(GraphLayout)}
+MODELS = {"relational": Part(RelationalVAE, given=("num_nodes", "num_times"))}  # by the data
+ESTIMATORS = {"NES": Part(NES), "Enumeration": Part(Enumeration)}
+OPTIMIZERS = {
+    name: Part(value, given=("params",))
+    for name, value in vars(optim).items()
+    if inspect.isclass(value)
+    and issubclass(value, optim.Optimizer)
+    # Those left out need a closure, sparse gradients, or nothing but matrices.
+    and name not in ("Optimizer", "LBFGS", "SparseAdam", "Muon")
+}
+SCHEDULERS = {
+    name: Part(getattr(lr_scheduler, name), given=("optimizer",))
+    for name in (
+        "ConstantLR",
+        "CosineAnnealingLR",
+        "CosineAnnealingWarmRestarts",
+        "CyclicLR",
+        "ExponentialLR",
+        "LinearLR",
+        "MultiStepLR",
+        "OneCycleLR",
+        "PolynomialLR",
+        "ReduceLROnPlateau",
+        "StepLR",
+    )
+}
+PARTS: dict[str, dict[str, Part]] = {
+    "data": DATA,
+    "model": MODELS,
+    "estimator": ESTIMATORS,
+    "optimizer": OPTIMIZERS,
+    "scheduler": SCHEDULERS,
+}
+
+
+def _hints(make: Callable[..., Any]) -> dict[str, Any]:
+    target = make.__init__ if inspect.isclass(make) else make
+    try:
+        return typing.get_type_hints(target)
+    except (NameError, TypeError):  # annotations that only a type checker can read
+        return {}

@@ -1,0 +1,110 @@
+"""What a person sees while a model trains: a live line on a terminal, plain lines elsewhere."""
+
+import logging
+import time
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
+
+from nestruct.training.run_folder import Record
+from nestruct.wording import duration, number
+
+_SILENCE = 2.0  # seconds between plain lines
+
+
+class Display:
+    """Shows steps, evaluations and notes; silent where ``console`` is None.
+
+    Args:
+        console: Where to write.
+        max_steps: Where the bar ends.
+        first_step: Where it starts.
+        metric: The validation metric to show.
+    """
+
+    def __init__(
+        self, console: Console | None, *, max_steps: int, first_step: int = 0, metric: str = "loss"
+    ) -> None:
+        self.console, self.max_steps, self.metric = console, max_steps, metric
+        self.first_step, self.started = first_step, time.monotonic()
+        self.evaluation = ""
+        self._spoke = self.started
+        self._bar: Progress | None = None
+        self._task = TaskID(0)
+        self._handler = _Notes(self)
+
+    def __enter__(self) -> "Display":
+        if self.console is None:
+            return self
+        log = logging.getLogger("nestruct")
+        self._level = log.level
+        log.addHandler(self._handler)
+        log.setLevel(logging.INFO)
+        if self.console.is_terminal:
+            bar = BarColumn(bar_width=20)
+            text = TextColumn("{task.description}", markup=False)
+            self._bar = Progress(bar, text, console=self.console, refresh_per_second=4)
+            self._task = self._bar.add_task(
+                "starting", total=self.max_steps, completed=self.first_step
+            )
+            self._bar.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.console is None:
+            return
+        if self._bar is not None:
+            self._bar.stop()
+        log = logging.getLogger("nestruct")
+        log.removeHandler(self._handler)
+        log.setLevel(self._level)
+
+    def note(self, text: str) -> None:
+        """A sentence that stays on the screen."""
+        if self.console is not None:
+            self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def step(self, record: Record) -> None:
+        """A training record."""
+        line = f"{self._describe(record)}{self.evaluation}"
+        if self._bar is not None:
+            self._bar.update(self._task, completed=record["step"], description=line)
+        elif time.monotonic() - self._spoke > _SILENCE or record["step"] == self.max_steps:
+            self._spoke = time.monotonic()
+            self.note(line)
+
+    def evaluated(self, record: Record) -> None:
+        """A validation or test record."""
+        values = {k: v for k, v in record.items() if isinstance(v, float)}
+        if record["split"] == "validation" and self.metric in values:
+            self.evaluation = f" | validation {self.metric} {number(values[self.metric])}"
+        if self._bar is None or record["split"] == "test":
+            text = "  ".join(f"{name} {number(value)}" for name, value in values.items())
+            self.note(f"step {record['step']} {record['split']}: {text}")
+
+    def _describe(self, record: Record) -> str:
+        timing: dict[str, Any] = record["timing"]
+        done = record["step"] - self.first_step
+        left = (time.monotonic() - self.started) / max(done, 1) * (self.max_steps - record["step"])
+        parts = [
+            f"step {record['step']}/{self.max_steps}",
+            f"loss {number(record['loss'])} +- {number(record['loss_std'])}",
+            f"{timing['evaluations_per_second']:,.0f} evaluations/s",
+        ]
+        if timing["solver_share"] is not None:
+            parts.append(f"solver {timing['solver_share']:.0%}")
+        if record["failed"]:
+            parts.append(f"{record['failed']} members failed")
+        return " | ".join([*parts, f"{duration(left)} left"])
+
+
+class _Notes(logging.Handler):
+    """Shows what the library logs (how members are evaluated, say) among the lines."""
+
+    def __init__(self, display: Display) -> None:
+        super().__init__(logging.INFO)
+        self.display = display
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.display.note(record.getMessage())

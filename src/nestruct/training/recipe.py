@@ -1,0 +1,187 @@
+"""Recipes: one TOML file says what is trained, how, and for how long.
+
+Tables ``data``, ``model``, ``estimator``, ``optimizer`` and ``scheduler`` have a ``name`` and the
+options of what it names (`nestruct.training.parts`); ``training`` has those of
+`nestruct.training.Training`. Everything is checked before anything is built or written.
+"""
+
+import dataclasses
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nestruct.errors import InputError
+from nestruct.training.checks import check_name, check_value
+from nestruct.training.options import Training
+from nestruct.training.parts import PARTS
+
+REQUIRED = ("data", "model", "estimator", "optimizer")
+TABLES = (*PARTS, "training")
+TOP = {"recipe": str, "title": str, "seed": int, "device": str}
+
+
+@dataclass(frozen=True)
+class Section:
+    """A table of a recipe: what it names, and the options, resolved."""
+
+    name: str
+    options: dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """A resolved recipe: every option is there, known, and of the right type."""
+
+    recipe: str
+    title: str
+    seed: int
+    device: str
+    data: Section
+    model: Section
+    estimator: Section
+    optimizer: Section
+    scheduler: Section | None
+    training: Training
+
+    @classmethod
+    def from_tables(cls, tables: dict[str, Any]) -> "Recipe":
+        """Checks and resolves what a TOML file said."""
+        for key in tables:
+            check_name("A recipe's key", key, [*TOP, *TABLES])
+        for key in [*REQUIRED, "training"]:
+            if key not in tables:
+                raise InputError(f"The recipe has no table [{key}].")
+        top = {"recipe": "", "title": "", "seed": 0, "device": "auto"}
+        for key, kind in TOP.items():
+            top[key] = check_value(key, tables.get(key, top[key]), kind)
+        training = Training.from_options(_table(tables, "training"))
+        sections = {
+            key: _section(key, _table(tables, key), training) if key in tables else None
+            for key in PARTS
+        }
+        top["device"] = resolve_device(str(top["device"]))
+        return cls(**top, **sections, training=training)  # type: ignore[arg-type]
+
+    def to_config(self) -> dict[str, Any]:
+        """What ``config.toml`` says."""
+        config: dict[str, Any] = {key: getattr(self, key) for key in TOP}
+        for key in PARTS:
+            section = getattr(self, key)
+            if section is not None:
+                config[key] = {"name": section.name, **section.options}
+        training = dataclasses.asdict(self.training)
+        config["training"] = {k: v for k, v in training.items() if v is not None}
+        return config
+
+
+def recipe_names() -> list[str]:
+    """The recipes that come with nestruct."""
+    return sorted(file.name[: -len(".toml")] for file in _shipped() if file.name.endswith(".toml"))
+
+
+def recipe_text(recipe: str) -> str:
+    """A recipe as it is written: by name, or from a TOML file."""
+    if not (recipe.endswith(".toml") or "/" in recipe):
+        check_name("The recipe", recipe, recipe_names())
+        file = resources.files("nestruct").joinpath("recipes", f"{recipe}.toml")
+        return file.read_text(encoding="utf-8")
+    try:
+        return Path(recipe).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"The recipe file {recipe} cannot be read: {error}.") from None
+
+
+def read_recipe(recipe: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """The tables of a recipe, by name or from a TOML file, with overrides ``key=value`` applied."""
+    try:
+        tables = tomllib.loads(recipe_text(recipe))
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"The recipe {recipe} cannot be read: {error}.") from None
+    tables = {"recipe": Path(recipe).stem, **tables}
+    for override in overrides:
+        apply_override(tables, override)
+    return tables
+
+
+def apply_override(tables: dict[str, Any], override: str) -> None:
+    """Sets ``seed=1`` or ``estimator.sigma=0.1``; ``none`` takes an option out.
+
+    Another ``name`` in a table drops the options that belonged to the one before.
+    """
+    key, equals, text = override.partition("=")
+    if not equals:
+        raise InputError(f"An override is key=value, like estimator.sigma=0.1; got {override!r}.")
+    table, dot, option = key.partition(".")
+    if not dot:
+        check_name("A recipe's key", key, TOP)
+        tables[key] = parse_value(text) if TOP[key] is not str else text
+        return
+    check_name("A recipe's table", table, TABLES)
+    values = tables.setdefault(table, {})
+    value = parse_value(text)
+    if option == "name" and values.get("name") != value:
+        values.clear()
+    if value is None:
+        values.pop(option, None)
+    else:
+        values[option] = value
+
+
+def parse_value(text: str) -> Any:
+    """A value as TOML writes it; a word that is none is a string, ``none`` is None.
+
+    Example:
+        >>> parse_value("0.1"), parse_value("true"), parse_value("[1, 2]"), parse_value("vmap")
+        (0.1, True, [1, 2], 'vmap')
+    """
+    if text.lower() == "none":
+        return None
+    try:
+        values = tomllib.loads(f"value = {text}")
+    except ValueError:
+        return text
+    return values["value"] if len(values) == 1 else text
+
+
+def resolve_device(device: str) -> str:
+    """``auto`` is the GPU where there is one; a device that cannot be had is refused."""
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        kind = torch.device(device).type
+    except RuntimeError:
+        raise InputError(f"device must be auto, cpu, cuda or cuda:N, got {device!r}.") from None
+    if kind not in ("cpu", "cuda"):
+        raise InputError(f"device must be auto, cpu, cuda or cuda:N, got {device!r}.")
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise InputError(f"device is {device!r}, but torch finds no GPU here; say device=cpu.")
+    return device
+
+
+def _section(key: str, table: dict[str, Any], training: Training) -> Section:
+    known = PARTS[key]
+    options = dict(table)
+    name = options.pop("name", None)
+    if name is None:
+        raise InputError(f"The table [{key}] has no name; there are: {', '.join(known)}.")
+    check_name(f"The {key}", name, known)
+    part = known[name]
+    if key == "scheduler":  # those that must know how long training is are told
+        lengths = part.parameters().keys() & {"T_max", "total_steps"}
+        options = dict.fromkeys(lengths, training.max_steps) | options
+    return Section(name, part.options(key, options))
+
+
+def _table(tables: dict[str, Any], key: str) -> dict[str, Any]:
+    if not isinstance(tables[key], dict):
+        raise InputError(f"{key} must be a table: write [{key}] and its options below.")
+    return tables[key]
+
+
+def _shipped() -> list[Any]:
+    return list(resources.files("nestruct").joinpath("recipes").iterdir())

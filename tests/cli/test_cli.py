@@ -1,0 +1,177 @@
+"""The command line as a person meets it: help, errors, overrides, files."""
+
+import json
+import subprocess
+import sys
+import tomllib
+
+import pytest
+import torch
+
+import nestruct
+from nestruct.cli import VERBS, main
+
+SMALL = ["data.num_train=64", "data.num_validation=32", "data.num_test=32", "model.hidden_size=4"]
+QUICK = [*SMALL, "estimator.population_size=4", "training.batch_size=8"]
+
+
+def run(*words: object) -> int:
+    with pytest.raises(SystemExit) as stop:
+        main([str(word) for word in words])
+    return 0 if stop.value.code is None else int(stop.value.code)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    assert run("train", "graph-layout-tiny", *QUICK, "--run", folder, "--max-steps", 6) == 0
+    return folder
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_explains_itself(verb, capsys):
+    assert run(verb, "--help") == 0
+    text = capsys.readouterr().out
+    assert f"nestruct {verb}" in text
+    assert "None}" not in text.replace("(default: None)", "")  # no types where a name helps
+
+
+def test_the_verbs_are_listed(capsys):
+    assert run("--help") == 0
+    text = capsys.readouterr().out
+    assert all(verb in text for verb in VERBS)
+
+
+def test_recipes(capsys):
+    assert run("recipes") == 0
+    assert "graph-layout-tiny" in capsys.readouterr().out
+    assert run("recipes", "graph-layout-tiny") == 0
+    assert tomllib.loads(capsys.readouterr().out)["estimator"]["name"] == "NES"
+
+
+def test_train_evaluate_report_load(trained, tmp_path, capsys):
+    config = tomllib.loads((trained / "config.toml").read_text())
+    assert config["training"]["max_steps"] == 6
+    assert config["data"]["num_train"] == 64
+    assert run("evaluate", trained, "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    last = json.loads((trained / "metrics.jsonl").read_text().splitlines()[-1])
+    assert last["split"] == "test"
+    assert found["f1_map"] == last["f1_map"]
+    assert found["loss"] == pytest.approx(last["loss"])
+    assert run("evaluate", trained, "--split", "validation", "--checkpoint", "last") == 0
+    assert "f1_sample" in capsys.readouterr().out
+    assert run("report", trained, "-o", tmp_path / "page.html") == 0
+    assert "<html" in (tmp_path / "page.html").read_text()
+
+    model = nestruct.load(trained)
+    batch = {"x": torch.rand(3, 5, 10, 2)}
+    assert model.structure.contains(model.infer(batch)).all()
+    assert model.sample(batch, 2, nestruct.Noise(seed=0)).shape == (2, 3, 10)
+    assert not model.training
+
+
+def test_seed_and_init_from(trained, tmp_path):
+    words = ["train", "graph-layout-tiny", *QUICK, "--max-steps", 0, "--run"]
+    assert run(*words, tmp_path / "a", "--seed", 1) == 0
+    assert run(*words, tmp_path / "b", "--seed", 1, "--init-from", trained) == 0
+    parent, a, b = (nestruct.load(p) for p in (trained, tmp_path / "a", tmp_path / "b"))
+    for mine, theirs, inherited in zip(
+        a.parameters(), parent.parameters(), b.parameters(), strict=True
+    ):
+        assert torch.equal(inherited, theirs)
+        assert mine.numel() < 5 or not torch.equal(mine, theirs)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["train"], "Say which recipe to train"),
+        (
+            ["train", "graph-layout-tiny"],
+            "Say where to: nestruct train graph-layout-tiny --run DIR",
+        ),
+        (["train", "graph-layout-tny", "--run", "x"], "did you mean 'graph-layout-tiny'?"),
+        (["train", "graph-layout-tiny", "--run", "x", "model.hiden_size=3"], "'hidden_size'"),
+        (["train", "graph-layout-tiny", "--run", "x", "--device", "cuda:x"], "device must be"),
+        (
+            ["train", "graph-layout-tiny", "--run", "x", "--init-from", "no"],
+            "no is not a run folder",
+        ),
+        (["train", "--resume", "nowhere"], "nowhere is not a run folder"),
+        (["train", "a", "--resume", "b"], "--resume continues a run as it began"),
+        (["evaluate", "nowhere"], "nowhere is not a run folder"),
+        (["report", "nowhere", "-o", "x.html"], "nowhere"),
+        (["sweep", "graph-layout-tiny", "seed", "--run", "x"], "KEY=A,B,C"),
+        (["sweep", "graph-layout-tiny", "sede=1,2", "--run", "x"], "did you mean 'seed'?"),
+        (["check-gradient", "graph-layout-tny"], "did you mean 'graph-layout-tiny'?"),
+    ],
+)
+def test_mistakes_end_in_one_sentence_and_leave_nothing(
+    words, message, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    assert run(*words) == 1
+    output = capsys.readouterr()
+    assert output.err.startswith("nestruct: ")
+    assert message in output.err
+    assert len(output.err.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_option_that_does_not_exist(capsys):
+    assert run("train", "graph-layout-tiny", "--rn", "x") == 2
+    assert "--run" in capsys.readouterr().err
+
+
+def test_options_of_the_recipe_can_be_written_as_flags(tmp_path):
+    words = ["train", "graph-layout-tiny", *QUICK, "--run", tmp_path / "run", "--max-steps", 1]
+    assert run(*words, "--estimator.sigma", "0.5", "--optimizer.lr=0.5") == 0
+    config = tomllib.loads((tmp_path / "run" / "config.toml").read_text())
+    assert (config["estimator"]["sigma"], config["optimizer"]["lr"]) == (0.5, 0.5)
+
+
+def test_a_run_is_continued_for_longer(tmp_path, capsys):
+    folder = tmp_path / "run"
+    assert run("train", "graph-layout-tiny", *QUICK, "--run", folder, "--max-steps", 2) == 0
+    assert run("train", "--resume", folder) == 0
+    assert "nothing is left to do" in capsys.readouterr().out
+    assert run("train", "--resume", folder, "--max-steps", 4, "--tensorboard") == 0
+    assert "Finished after 4 steps" in capsys.readouterr().out
+    assert list((folder / "tensorboard").iterdir())
+
+
+def test_sweep_skips_what_is_done(tmp_path, capfd):
+    words = ["sweep", "graph-layout-tiny", "seed=0,1", "estimator.sigma=0.1", "--run", tmp_path]
+    words += ["--max-steps", 1, "--jobs", 2, *(f"{word}" for word in QUICK)]
+    assert run(*words) == 0
+    assert capfd.readouterr().out.count("best validation loss") == 2
+    assert sorted(p.name for p in tmp_path.iterdir() if p.is_dir()) == [
+        "seed=0",
+        "seed=1",
+    ]
+    assert run(*words) == 0
+    assert capfd.readouterr().out.count("already done") == 2
+
+
+def test_check_gradient(capsys):
+    words = [
+        "data.num_nodes=3",
+        "data.num_times=2",
+        "model.num_rollout_steps=1",
+        "data.num_train=8",
+    ]
+    words += ["model.hidden_size=1", "model.batch_norm=false", "estimator.shaping=none"]
+    words += ["estimator.sigma=0.3", "model.variance=1"]
+    code = run("check-gradient", "graph-layout-tiny", *words, "--num-trials", 60, "--batch-size", 2)
+    output = capsys.readouterr().out
+    assert "cosine to the truth" in output
+    assert (code == 0) == ("passed" in output)
+    assert code == 0
+
+
+def test_it_is_a_program():
+    answer = subprocess.run(
+        [sys.executable, "-m", "nestruct", "recipes"], capture_output=True, text=True, check=True
+    )
+    assert "graph-layout-tiny" in answer.stdout

@@ -1,0 +1,118 @@
+"""The graph-layout data: the step against networkx, trees, splits, options."""
+
+import json
+
+import networkx as nx
+import pytest
+import torch
+
+import nestruct
+from nestruct import InputError
+from nestruct.data import GraphLayout
+from nestruct.data.graph_layout import layout_step, maximum_tree
+
+SMALL = {"num_nodes": 5, "num_train": 40, "num_validation": 12, "num_test": 9}
+
+
+def random_weights(count: int, n: int, seed: int) -> torch.Tensor:
+    weights = torch.rand(count, n, n, dtype=torch.float64, generator=_generator(seed)).triu(1)
+    return weights + weights.mT
+
+
+def _generator(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.mark.parametrize("n", [2, 3, 5, 10, 17])
+def test_a_step_is_that_of_networkx(n):
+    trees = maximum_tree(random_weights(6, n, seed=n))
+    positions = torch.randn(6, n, 2, dtype=torch.float64, generator=_generator(n + 100))
+    positions[0, 0] = positions[0, 1]  # coinciding nodes: the clamped distance
+    for _ in range(3):
+        after = layout_step(positions, trees)
+        for tree, before, ours in zip(trees, positions, after, strict=True):
+            graph = nx.from_numpy_array(tree.numpy())
+            given = dict(enumerate(before.numpy()))
+            theirs = nx.spring_layout(graph, pos=given, iterations=1, threshold=1e-10)
+            expected = torch.stack([torch.from_numpy(theirs[node]) for node in range(n)])
+            torch.testing.assert_close(ours, expected, rtol=0, atol=1e-10)
+        positions = after
+
+
+@pytest.mark.parametrize("n", [2, 4, 10])
+def test_the_maximum_tree_is_that_of_the_structure(n):
+    weights = random_weights(50, n, seed=n)
+    rows, columns = torch.triu_indices(n, n, 1)
+    expected = nestruct.SpanningTree(n).argmax(weights[:, rows, columns])
+    trees = maximum_tree(weights)
+    assert torch.equal(trees, trees.mT)
+    assert torch.equal(trees[:, rows, columns], expected)
+
+
+def test_shapes_ranges_and_trees():
+    splits = GraphLayout(**SMALL, num_times=7).splits()
+    assert list(splits) == ["train", "validation", "test"]
+    for name, size in (("train", 40), ("validation", 12), ("test", 9)):
+        x, z = splits[name]["x"], splits[name]["z"]
+        assert (x.shape, z.shape) == ((size, 5, 7, 2), (size, 10))
+        assert x.dtype == z.dtype == torch.float32
+        assert nestruct.SpanningTree(5).contains(z).all()
+    x = splits["train"]["x"]
+    assert (x.min(), x.max()) == (-1, 1)
+
+
+def test_a_record_is_a_step_from_the_last():
+    """The scaling is affine, and so is undone by the step's own."""
+    batch = GraphLayout(**SMALL).splits()["train"]
+    rows, columns = torch.triu_indices(5, 5, 1)
+    adjacency = torch.zeros(40, 5, 5, dtype=torch.float64)
+    adjacency[:, rows, columns] = adjacency[:, columns, rows] = batch["z"].double()
+    x = batch["x"].double()
+    x = x - x.mean(1, keepdim=True)
+    x = x / x.abs().amax((1, 3), keepdim=True)
+    for time in range(9):
+        after = layout_step(x[:, :, time], adjacency)
+        torch.testing.assert_close(after, x[:, :, time + 1], rtol=0, atol=1e-5)
+
+
+def test_the_seed_is_the_identity():
+    one, same, other = (GraphLayout(**SMALL, seed=seed).splits() for seed in (3, 3, 4))
+    for split in one:
+        assert torch.equal(one[split]["x"], same[split]["x"])
+        assert torch.equal(one[split]["z"], same[split]["z"])
+    assert not torch.equal(one["train"]["x"], other["train"]["x"])
+    assert not torch.equal(one["validation"]["x"][:9], one["test"]["x"])
+    assert not torch.equal(one["train"]["z"][:12], one["validation"]["z"])
+
+
+def test_chunks_do_not_show(monkeypatch):
+    whole = GraphLayout(**SMALL).splits()["train"]
+    monkeypatch.setattr("nestruct.data.graph_layout._CHUNK", 7)
+    parts = GraphLayout(**SMALL).splits()["train"]
+    torch.testing.assert_close(parts["x"], whole["x"])
+    assert torch.equal(parts["z"], whole["z"])
+
+
+def test_a_drawing_is_plain_json():
+    data = GraphLayout(**SMALL)
+    batch = data.splits()["test"]
+    paths = json.loads(json.dumps(data.drawing(batch)))["paths"]
+    assert torch.tensor(paths).shape == batch["x"].shape
+    torch.testing.assert_close(torch.tensor(paths), batch["x"], rtol=0, atol=6e-4)
+    assert all(value == round(value, 3) for value in paths[0][0][0])
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("num_nodes", 1),
+        ("num_times", 1),
+        ("num_train", 0),
+        ("num_validation", 2.5),
+        ("num_test", True),
+        ("seed", -1),
+    ],
+)
+def test_bad_options_are_named(name, value):
+    with pytest.raises(InputError, match=f"{name} must be a whole number"):
+        GraphLayout(**{name: value})

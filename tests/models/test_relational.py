@@ -1,0 +1,243 @@
+"""The relational VAE: counts, by hand, symmetries, populations, options."""
+
+import pytest
+import torch
+
+import nestruct
+from nestruct import InputError, Noise
+from nestruct.data import GraphLayout
+from nestruct.models import RelationalVAE
+from nestruct.population import Layout, Population, evaluate
+
+NOISE = Noise(seed=0, step=1)
+DATA = GraphLayout(num_nodes=4, num_times=6, num_train=8, num_validation=2, num_test=2).splits()
+BATCH = {"x": DATA["train"]["x"].double()}
+
+
+def small(seed: int = 0, **options) -> RelationalVAE:
+    torch.manual_seed(seed)
+    given = {"hidden_size": 5, "num_rollout_steps": 5, "variance": 1e-2} | options
+    return RelationalVAE(4, 6, **given).double()
+
+
+def trees(*shape: int) -> torch.Tensor:
+    scores = torch.rand(*shape, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    return nestruct.SpanningTree(4).argmax(scores)
+
+
+def test_the_sizes_are_the_papers():
+    model = RelationalVAE(10, 10)
+    counts = [sum(p.numel() for p in part.parameters()) for part in (model.encoder, model.decoder)]
+    assert counts == [664_833, 266_754]
+    assert all((m.bias == 0.1).all() for m in _linear(model.encoder))
+
+
+def _linear(module):
+    return [m for m in module.modules() if isinstance(m, torch.nn.Linear)]
+
+
+def test_the_encoder_is_that_of_nri():
+    """Written out with concatenated pairs, one directed edge after the other."""
+    model = small(score_scale=3.0)
+    encoder, x = model.encoder, BATCH["x"].flatten(2)
+    pairs = [(i, j) for i in range(4) for j in range(4) if i != j]
+    to = torch.tensor([i for i, _ in pairs])
+    by = torch.tensor([j for _, j in pairs])
+    nodes = encoder.node_in(x)
+    skip = encoder.edge_in(torch.cat([nodes[:, to], nodes[:, by]], -1))
+    sums = torch.stack([skip[:, to == i].sum(1) for i in range(4)], 1)
+    nodes = encoder.node_out(sums / 4)
+    edges = encoder.edge_out(torch.cat([nodes[:, to], nodes[:, by], skip], -1))
+    directed = dict(zip(pairs, encoder.score(edges)[..., 0].T, strict=True))
+    undirected = [(i, j) for i, j in pairs if i < j]
+    expected = torch.stack([(directed[i, j] + directed[j, i]) / 2 for i, j in undirected], 1)
+    torch.testing.assert_close(model.encode(BATCH), 3 * expected)
+
+
+def test_a_relative_encoder_sees_differences():
+    model = small(relative=True)
+    encoder = model.encoder
+    shifted = {"x": BATCH["x"] + torch.randn(8, 1, 6, 2, dtype=torch.float64)}
+    torch.testing.assert_close(model.encode(shifted), model.encode(BATCH))
+    x = BATCH["x"].flatten(2)
+    pairs = [(i, j) for i in range(4) for j in range(4) if i != j]
+    differences = torch.stack([x[:, i] - x[:, j] for i, j in pairs], 1)
+    skip = encoder.edge_in(differences)
+    nodes = encoder.node_out(skip.unflatten(1, (4, 3)).sum(2) / 4)
+    ends = [torch.stack([nodes[:, pair[side]] for pair in pairs], 1) for side in (0, 1)]
+    directed = encoder.score(encoder.edge_out(torch.cat([*ends, skip], -1)))[..., 0]
+    grid = {pair: directed[:, place] for place, pair in enumerate(pairs)}
+    expected = [(grid[i, j] + grid[j, i]) / 2 for i, j in pairs if i < j]
+    torch.testing.assert_close(model.encode(BATCH), torch.stack(expected, 1))
+
+
+@pytest.mark.parametrize("steps", [5, 3, 1])
+def test_the_decoder_is_that_of_nri(steps):
+    """Written out node by node, with a look at the true positions after every few steps."""
+    model = small(num_rollout_steps=steps)
+    decoder, x, z = model.decoder, BATCH["x"][:1], trees(1)
+    adjacency = torch.zeros(4, 4, dtype=torch.float64)
+    adjacency[tuple(torch.triu_indices(4, 4, 1))] = z[0]
+    adjacency = adjacency + adjacency.T
+    error = torch.zeros((), dtype=torch.float64)
+    for time in range(5):
+        if time % steps == 0:
+            position = x[0, :, time]
+        moved = []
+        for i in range(4):
+            total = torch.zeros(5, dtype=torch.float64)
+            for j in set(range(4)) - {i}:
+                kind = int(adjacency[i, j])
+                rows = slice(5 * kind, 5 * kind + 5)
+                message = torch.cat([position[i], position[j]])
+                for layer in (decoder.message_in, decoder.message_out):
+                    message = (layer.weight[rows] @ message + layer.bias[rows]).relu()
+                total = total + message
+            hidden = decoder.move_in(torch.cat([position[i], total])).relu()
+            moved.append(position[i] + decoder.move_out(decoder.move_hidden(hidden).relu()))
+        position = torch.stack(moved)
+        error = error + (position - x[0, :, time + 1]).square().sum()
+    value = model.decode({"x": x}, z)
+    torch.testing.assert_close(value[0], -error / 2e-2)
+
+
+def test_decode_takes_leading_axes_and_relaxed_structures():
+    model = small(num_rollout_steps=2)
+    z = torch.rand(2, 3, 8, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    z.requires_grad_()
+    values = model.decode(BATCH, z)
+    assert values.shape == (2, 3, 8)
+    torch.testing.assert_close(values[1, 2], model.decode(BATCH, z[1, 2]))
+    gradient = torch.autograd.grad(values.sum(), z)[0]
+    assert gradient.isfinite().all()
+    assert (gradient.abs().sum((0, 1, 2)) > 0).all()
+
+
+@pytest.mark.parametrize("batch_norm", [True, False])
+def test_relabelled_nodes_relabel_the_scores(batch_norm):
+    model = small(batch_norm=batch_norm)
+    order = torch.tensor([2, 0, 3, 1])
+    rows, columns = torch.triu_indices(4, 4, 1)
+
+    def square(edges: torch.Tensor) -> torch.Tensor:
+        grid = edges.new_zeros(*edges.shape[:-1], 4, 4)
+        grid[..., rows, columns] = grid[..., columns, rows] = edges
+        return grid
+
+    def relabel(edges: torch.Tensor) -> torch.Tensor:
+        return square(edges)[..., order, :][..., order][..., rows, columns]
+
+    other = {"x": BATCH["x"][:, order]}
+    torch.testing.assert_close(model.encode(other), relabel(model.encode(BATCH)))
+    z = trees(8)
+    torch.testing.assert_close(model.decode(other, relabel(z)), model.decode(BATCH, z))
+
+
+def test_the_true_trees_are_never_read():
+    model = small().eval()
+    with_trees = BATCH | {"z": DATA["train"]["z"]}
+    assert torch.equal(model.loss(with_trees, NOISE), model.loss(BATCH, NOISE))
+    assert torch.equal(model.infer(BATCH["x"]), model.infer(with_trees))
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"batch_norm": False, "structure": "k-subset", "relative": True}]
+)
+@pytest.mark.parametrize("chosen", [None, ["decoder.message_out.bias", "encoder.score.bias"]])
+def test_vmap_is_the_loop(options, chosen):
+    model = small(**options)
+    gradients = []
+    for mode in ("vmap", "loop"):
+        nes = nestruct.NES(
+            sigma=0.1,
+            population_size=6,
+            mode=mode,
+            minibatch="per_pair",
+            pair_batch_size=3,
+            parameters=chosen,
+        )
+        nes.backward(model, BATCH, seed=0)
+        gradients.append([p.grad for p in model.parameters() if p.grad is not None])
+    torch.testing.assert_close(*gradients)
+    layout = Layout(model)
+    flat = 0.1 * torch.randn(3, layout.size, dtype=torch.float64)
+    population = Population(layout.centre(), layout.split(flat), mirrored=True)
+    losses = [evaluate(model, population, BATCH, NOISE, mode=mode) for mode in ("vmap", "loop")]
+    torch.testing.assert_close(*losses)
+
+
+def test_loss_by_hand():
+    model = small(divergence="gumbel").eval()
+    scores = model.encode(BATCH)
+    z = model.structure.argmax(scores + NOISE.gumbel(scores))
+    kl = (scores + torch.exp(-scores) - 1).sum(-1)
+    torch.testing.assert_close(model.loss(BATCH, NOISE), kl - model.decode(BATCH, z))
+    appendix = small(divergence="paper-appendix").eval()
+    expected = (z * scores).sum(-1) + appendix.structure.log_count() - model.decode(BATCH, z)
+    torch.testing.assert_close(appendix.loss(BATCH, NOISE), expected)
+
+
+def test_structures():
+    assert repr(small().structure) == "SpanningTree(4)"
+    subset = small(structure="k-subset")
+    assert (subset.infer(BATCH).sum(-1) == 3).all()
+
+
+def test_a_decoder_that_starts_with_a_pull():
+    model, z = small(pull=0.1, num_rollout_steps=1), trees(8)
+    adjacency = torch.zeros(8, 4, 4, dtype=torch.float64)
+    rows, columns = torch.triu_indices(4, 4, 1)
+    adjacency[:, rows, columns] = adjacency[:, columns, rows] = z
+    x = BATCH["x"]
+    here = x[:, :, :-1]
+    towards = torch.einsum("bij,bijtd->bitd", adjacency, here[:, None] - here[:, :, None])
+    error = (here + 0.1 * towards - x[:, :, 1:]).square().flatten(1).sum(-1)
+    torch.testing.assert_close(model.decode(BATCH, z), -error / 2e-2)
+
+
+def test_nes_finds_trees_without_seeing_them():
+    data = GraphLayout(num_nodes=4, num_train=400, num_validation=200, num_test=2).splits()
+    torch.manual_seed(0)
+    start = {"relative": True, "score_scale": 30.0, "pull": 0.1}
+    model = RelationalVAE(4, 10, hidden_size=6, variance=1e-3, batch_norm=False, **start)
+    nes = nestruct.NES(
+        sigma=0.03, population_size=60, minibatch="per_pair", pair_batch_size=4, mode="vmap"
+    )
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+
+    def f1() -> float:
+        held_out = data["validation"]
+        return float((model.infer(held_out) * held_out["z"]).sum(-1).mean() / 3)
+
+    before = f1()
+    for step in range(80):
+        nes.backward(model, {"x": data["train"]["x"]}, seed=0, step=step)
+        optimizer.step()
+    assert 1 - f1() < 0.6 * (1 - before)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"structure": "ring"}, "structure must be one of"),
+        ({"divergence": "kl"}, "divergence must be one of"),
+        ({"variance": 0.0}, "variance must be positive"),
+        ({"score_scale": -1.0}, "score_scale must be positive"),
+        ({"hidden_size": 0}, "hidden_size must be a whole number"),
+        ({"num_rollout_steps": 6}, "num_rollout_steps must be a whole number from 1 to 5"),
+        ({"pull": -0.1}, "pull must be from 0"),
+        ({"pull": 0.1, "hidden_size": 3}, "pull needs a hidden_size of at least 4"),
+    ],
+)
+def test_bad_options_are_named(options, message):
+    with pytest.raises(InputError, match=message):
+        RelationalVAE(4, 6, **{"num_rollout_steps": 5} | options)
+
+
+def test_bad_sizes_are_named():
+    with pytest.raises(InputError, match="num_nodes must be a whole number"):
+        RelationalVAE(1, 6)
+    with pytest.raises(InputError, match="num_times must be a whole number"):
+        RelationalVAE(4, 1)
+    with pytest.raises(InputError, match=r"x must be \[batch, nodes, times, 2\]"):
+        small().encode(torch.zeros(2, 5, 6, 2, dtype=torch.float64))

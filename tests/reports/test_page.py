@@ -1,0 +1,389 @@
+"""The page: what it says, that it is safe and whole, and that a browser really draws it."""
+
+import importlib
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nestruct import InputError
+from nestruct.reports import page as page_module
+from nestruct.reports import write_page
+from nestruct.reports.page import thin
+from nestruct.wording import count, duration, number
+
+# The one helper that writes run folders; mypy knows that file by another name.
+write_run = importlib.import_module("reports.test_runs").write_run
+
+TRUE = [[[0], [4], [7]], [[1], [2], [3]]]
+FIRST = [[[0], [1], [2]], [[1], [2], [3]]]
+LAST = [[[0], [4], [7]], [[1], [2], [5]]]
+PATHS = [[[[node, 0.0], [node + 0.5, node % 2]] for node in range(5)]] * 2
+SCENE = {
+    "format": 1,
+    "structure": "SpanningTree",
+    "options": {"num_nodes": 5},
+    "true": TRUE,
+    "drawing": {"paths": PATHS},
+    "chance": {"f1": 0.4},
+}
+FRAMES = [{"step": 0, "map": FIRST}, {"step": 40, "map": LAST}]
+HOSTILE = "</script><script>document.title = 'owned'</script><b>& {{data}}"
+
+
+def made(path: Path) -> dict[str, Any]:
+    """The data inside a page."""
+    found = re.search(
+        r'<script type="application/json" id="data">(.*?)</script>', path.read_text(), re.S
+    )
+    assert found
+    return json.loads(found[1])
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> list[Path]:
+    """Two groups: three seeds and one unfinished run."""
+    seeds = [
+        write_run(tmp_path / f"a/seed{k}", seed=k, scene=SCENE, frames=FRAMES) for k in range(3)
+    ]
+    return [*seeds, write_run(tmp_path / "b", sigma=0.3, steps=20, tested=False)]
+
+
+def test_a_page_says_what_came_out(runs, tmp_path):
+    write_page(runs, tmp_path / "page.html")
+    data = made(tmp_path / "page.html")
+    assert data["title"] == "Small trees"
+    assert [group["sentence"] for group in data["groups"]] == [
+        "F1 of the most likely tree rose from 0.410 to 0.710 (chance 0.400) in 1 min 20 s, "
+        "4 k forward evaluations, no gradient; mean of 3 seeds. On test data: 0.710.",
+        "F1 of the most likely structure rose from 0.400 to 0.600 in 40 s, 2 k forward "
+        "evaluations, no gradient. Unfinished at step 20.",
+    ]
+    assert [run["name"] for run in data["runs"]] == ["seed0", "seed1", "seed2", "b"]
+    charts = [(chart["split"], chart["metric"], chart["main"]) for chart in data["charts"]]
+    assert charts == [
+        ("validation", "loss", True),
+        ("validation", "f1_map", True),
+        ("train", "loss", True),
+        ("train", "grad_norm", False),  # what never changes (failed: 0) is left out
+    ]
+    assert data["charts"][1]["chance"] == [0.4, None]
+    assert data["charts"][2]["spread"] == "loss_std"
+
+
+def test_results_are_means_and_standard_deviations_over_seeds(runs, tmp_path):
+    write_page(runs, tmp_path / "page.html")
+    table = made(tmp_path / "page.html")["results"]
+    names = [" ".join(column).strip() for column in table["columns"]]
+    row = dict(zip(names, table["rows"][0], strict=True))
+    assert row["F1 of the most likely tree test"]["text"] == "0.710 ± 0.010"
+    assert row["F1 of the most likely tree test"]["value"] == pytest.approx(0.71)
+    assert row["loss best step"]["text"] == "7.250"
+    assert row["runs"]["text"] == "3 seeds"
+    costs = [row[f"cost of one run {key}"]["text"] for key in ("wall-clock", "in the solver")]
+    assert costs == ["1 min 20 s", "25 %"]
+    other = dict(zip(names, table["rows"][1], strict=True))
+    assert other["loss test"] == {"text": "", "value": None}
+
+
+def test_what_differs_between_groups_is_marked(runs, tmp_path):
+    write_page(runs, tmp_path / "page.html")
+    data = made(tmp_path / "page.html")
+    rows = {row["key"]: row for row in data["configuration"]["rows"]}
+    assert rows["estimator.sigma"] == {
+        "key": "estimator.sigma",
+        "values": ["0.1", "0.3"],
+        "differs": True,
+    }
+    assert rows["seed"]["values"] == ["0, 1, 2", "0"]
+    assert rows["training.maximize"] == {
+        "key": "training.maximize",
+        "values": ["false"] * 2,
+        "differs": False,
+    }
+    assert data["environment"]["columns"] == ["seed0, seed1, seed2, b"]
+    assert (
+        data["cost"]["total"]
+        == "4 runs: 4 min 40 s of wall-clock in all, 14 k forward evaluations."
+    )
+
+
+def test_runs_of_the_same_data_share_one_scene(runs, tmp_path):
+    write_page(runs, tmp_path / "page.html")
+    data = made(tmp_path / "page.html")
+    assert len(data["scenes"]) == 1
+    assert data["scenes"][0]["true"] == TRUE
+    found = [run["structures"] for run in data["runs"]]
+    assert found[0] == {"scene": 0, "steps": [0, 40], "maps": [FIRST, LAST], "learned": 1}
+    assert found[3] is None
+
+
+def test_nothing_in_a_run_can_leave_its_place(tmp_path):
+    folder = write_run(tmp_path / "run")
+    (folder / "config.toml").write_text(f'title = """{HOSTILE}"""\n')
+    write_page([folder], tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert made(tmp_path / "page.html")["title"] == HOSTILE
+    assert page.count("</script>") == page.count("<script") == 2
+    assert "<b>&" not in page
+
+
+def test_a_page_needs_nothing_from_elsewhere(runs, tmp_path):
+    write_page(runs, tmp_path / "page.html", title="Mine")
+    page = (tmp_path / "page.html").read_text()
+    assert set(re.findall(r"https?://[^\s\"']*", page)) == {"http://www.w3.org/2000/svg"}
+    assert "default-src 'none'" in page
+    assert not re.search(r"\b(src|href)=", page)
+    assert "<h1>Mine</h1>" in page
+
+
+def test_fifty_runs_stay_below_a_megabyte(tmp_path):
+    folders = [
+        write_run(tmp_path / f"{k:02}", seed=k, steps=1000, max_steps=1000) for k in range(50)
+    ]
+    write_page(folders, tmp_path / "page.html")
+    assert (tmp_path / "page.html").stat().st_size < 1_000_000
+    curves = [run["curves"]["train"]["x"]["step"] for run in made(tmp_path / "page.html")["runs"]]
+    assert all(len(x) <= 400 and (x[0], x[-1]) == (1, 1000) for x in curves)
+
+
+def test_a_curve_keeps_its_ends(tmp_path):
+    write_page([write_run(tmp_path / "run", steps=3000)], tmp_path / "page.html")
+    steps = made(tmp_path / "page.html")["runs"][0]["curves"]["train"]["x"]["step"]
+    assert (len(steps), steps[0], steps[-1]) == (400, 1, 3000)
+    for length in (1, 2, 399, 400, 401, 5000):
+        kept = thin(length, 400, keep=length // 3)
+        assert len(kept) <= 400
+        assert kept == sorted(set(kept))
+        assert {0, length // 3, length - 1} <= set(kept)
+
+
+def test_how_a_run_was_started_is_told_with_the_run(tmp_path):
+    for k in range(2):
+        folder = write_run(tmp_path / f"{k}", seed=k)
+        text = json.dumps({"python": "3.11", "command": f"nestruct train --seed {k}"})
+        (folder / "environment.json").write_text(text)
+    write_page([tmp_path / "0", tmp_path / "1"], tmp_path / "page.html")
+    data = made(tmp_path / "page.html")
+    assert [row["key"] for row in data["environment"]["rows"]] == ["python"]
+    assert data["environment"]["columns"] == ["0, 1"]
+    assert data["runs"][1]["toml"].startswith("# command: nestruct train --seed 1\nrecipe")
+
+
+def test_a_run_that_has_just_begun_makes_a_page(tmp_path):
+    (tmp_path / "config.toml").write_text("")
+    (tmp_path / "metrics.jsonl").write_text('{"step": 0, "split": "validation", "loss": null}\n')
+    write_page([tmp_path, tmp_path], tmp_path / "page.html")
+    data = made(tmp_path / "page.html")
+    assert data["groups"][0]["sentence"] == "No validation results yet. Unfinished at step 0."
+    assert len(data["runs"]) == 1
+    assert data["charts"] == []
+
+
+def test_numbers_are_said_as_one_says_them():
+    values = (0.8734, 12.3449, 123.45, 1204.2, 0, -0.5, 0.0001234)
+    assert [number(v) for v in values] == [
+        "0.873",
+        "12.34",
+        "123.5",
+        "1,204",
+        "0",
+        "-0.500",
+        "0.00012",
+    ]
+    assert number(0.0004, like=0.87) == "0.000"
+    assert [count(v) for v in (950, 4000, 12_345, 1_240_000, 3e9)] == [
+        "950",
+        "4 k",
+        "12 k",
+        "1.2 M",
+        "3 G",
+    ]
+    times = (0.0123, 3.21, 42, 59.7, 140, 3900)
+    said = ["0.012 s", "3.2 s", "42 s", "1 min", "2 min 20 s", "1 h 05 min"]
+    assert [duration(t) for t in times] == said
+
+
+def test_mistakes_leave_nothing_behind(runs, tmp_path, monkeypatch):
+    target = tmp_path / "out"
+    target.mkdir()
+    for folders, path, message in [
+        ([], target / "page.html", "No run folder"),
+        ([tmp_path / "nowhere"], target / "page.html", "not a folder"),
+        (runs, target, "cannot be written"),
+        (runs, target / "deeper/page.html", "a folder that exists"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            write_page(folders, path)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    (target / "page.html").write_text("the old page")
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(InputError, match="No space left on device"):
+        write_page(runs, target / "page.html")
+    assert [file.name for file in target.iterdir()] == ["page.html"]
+    assert (target / "page.html").read_text() == "the old page"
+
+
+# ------------------------------------------------------------------ in a browser
+
+BROWSER = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
+in_browser = pytest.mark.skipif(BROWSER is None, reason="no Chromium or Chrome on this machine")
+
+
+def opened(page: Path) -> tuple[str, list[str]]:
+    """The document as the browser has it after its scripts ran, and what it complained about."""
+    flags = (
+        "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-sync "
+        "--disable-background-networking --disable-component-update --enable-logging=stderr "
+        f"--user-data-dir={page.parent / 'profile'} --virtual-time-budget=5000 --dump-dom"
+    )
+    command = [str(BROWSER), *flags.split(), page.resolve().as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    shutil.rmtree(page.parent / "profile", ignore_errors=True)
+    assert "</html>" in done.stdout, done.stderr
+    return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+
+
+def with_script(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+    """Adds code to the page's own script: what a user would do, or a mistake."""
+    asset = page_module._asset
+    monkeypatch.setattr(
+        page_module, "_asset", lambda name: asset(name) + (code if name == "page.js" else "")
+    )
+
+
+def edges(dom: str, panel: str) -> Counter[str]:
+    """How many edges of each mark are drawn in the panels of one kind."""
+    figures = re.findall(rf'<figure data-panel="{panel}">(.*?)</figure>', dom, re.S)
+    return Counter(re.findall(r'class="edge (\w+)"[^>]*data-part', " ".join(figures)))
+
+
+@in_browser
+def test_a_browser_draws_the_figures_without_complaint(runs, tmp_path):
+    write_page(runs, tmp_path / "page.html")
+    dom, complaints = opened(tmp_path / "page.html")
+    assert complaints == []
+    assert edges(dom, "true") == {"true": 6}
+    assert edges(dom, "untrained") == {"right": 4, "wrong": 2, "missed": 2}
+    assert edges(dom, "learned") == {"right": 5, "wrong": 1, "missed": 1}
+    assert "3 of 3 edges" in dom
+    assert "step 40: 5 of 6 right" in dom
+    assert re.findall(r'data-chart="([\w-]+)"', dom) == [
+        "validation-loss",
+        "validation-f1_map",
+        "train-loss",
+        "train-grad_norm",
+    ]
+    assert dom.count('class="mean"') == 8
+    assert dom.count('class="chance"') == 1
+    assert "NaN" not in dom
+
+
+@in_browser
+def test_every_control_can_be_used(runs, tmp_path, monkeypatch):
+    with_script(
+        monkeypatch,
+        """
+        const all = (selector) => [...document.querySelectorAll(selector)];
+        all("input[type=radio]").forEach((input) => input.click());
+        all("input[type=checkbox]").forEach((input) => { input.click(); input.click(); });
+        all("#curves-controls input[type=checkbox]").forEach((input) => input.click());
+        all("#curves-groups input")[1].click();
+        all("[data-figure=curve]").forEach((drawing) => {
+          drawing.dispatchEvent(new PointerEvent("pointermove", { clientX: 200 }));
+          drawing.dispatchEvent(new KeyboardEvent("keydown", { key: "ArrowLeft" }));
+        });
+        const widths = all(".readout .swatch").map((line) => line.getBoundingClientRect().width);
+        document.body.dataset.widths = widths.join(" ");
+        all("th button").forEach((button) => button.click());
+        all("#results th button")[0].click();
+        all("#results th button")[0].click();
+        const set = (selector, value, event) => all(selector).forEach((control) => {
+          control.value = value;
+          control.dispatchEvent(new Event(event));
+        });
+        set("select", 2, "change");
+        set("input[type=range]", 0, "input");
+        """,
+    )
+    write_page(runs, tmp_path / "page.html")
+    dom, complaints = opened(tmp_path / "page.html")
+    assert complaints == []
+    assert edges(dom, "learned") == {"right": 4, "wrong": 2, "missed": 2}
+    assert dom.count('class="mean"') == 4
+    assert dom.count('class="single"') == 12
+    assert "seconds (log)" in dom
+    assert len(re.findall(r'<div class="readout" style="[^"]*"><b>seconds', dom)) == 4
+    assert 'data-widths="30 30 30' in dom  # the read-out's swatches keep their size inside a chart
+    first = re.search(r'id="results-table".*?<tbody><tr><td class="first">([^<]*)<', dom, re.S)
+    assert first
+    assert first[1] == "sigma 0.3"
+    assert "NaN" not in dom
+
+
+OTHERS: dict[str, tuple[dict[str, Any], list[Any] | None, list[Any], str]] = {
+    "ProjectiveTree": ({}, [[[0, 2], [2, 1]]], [[[0, 2], [0, 1]]], "1 of 2 arcs"),
+    "KSubset": ({"num_items": 6, "k": 2}, [[[0], [5]]], [[[0], [5]]], "2 of 2 items"),
+    "Categorical": ({"num_classes": 4}, [[[1]]], [[[2]]], "0 of 1 class<"),
+    "Permutation": ({"size": 2}, [[[0, 1], [1, 0]]], [[[0, 1], [1, 0]]], "2 of 2 places"),
+    "BlackBox": ({"shape": [2, 2, 3]}, None, [[[1, 0, 2]]], 'data-part="1,0,2"'),
+    "SpanningTree": ({"num_nodes": 3}, None, [[[0], [2]]], 'class="edge plain"'),
+}
+
+
+@in_browser
+def test_every_structure_has_a_drawing(tmp_path, monkeypatch):
+    folders = []
+    for name, (options, true, chosen, _) in OTHERS.items():
+        scene = {"format": 1, "structure": name, "options": options, "true": true, "drawing": None}
+        frames = [{"step": 0, "map": chosen}]
+        folders.append(write_run(tmp_path / name, title=name, scene=scene, frames=frames))
+    with_script(
+        monkeypatch,
+        """
+        const cards = document.getElementById("structures-cards"), seen = [];
+        const select = document.querySelector("select");
+        for (const option of select.options) {
+          select.value = option.value;
+          select.dispatchEvent(new Event("change"));
+          seen.push(cards.cloneNode(true));
+        }
+        document.body.append(...seen);
+        """,
+    )
+    write_page(folders, tmp_path / "page.html")
+    dom, complaints = opened(tmp_path / "page.html")
+    assert complaints == []
+    assert [name for name, case in OTHERS.items() if case[3] not in dom] == []
+
+
+@in_browser
+def test_a_hostile_title_stays_text(tmp_path):
+    folder = write_run(tmp_path / "run")
+    (folder / "config.toml").write_text(f'title = """{HOSTILE}"""\n')
+    write_page([folder], tmp_path / "page.html")
+    dom, complaints = opened(tmp_path / "page.html")
+    assert complaints == []
+    assert "<title>owned" not in dom
+
+
+@in_browser
+@pytest.mark.parametrize(
+    "mistake", ["undefinedFunction();", "const = 1;", "fetch('https://a.example');"]
+)
+def test_the_checker_sees_a_page_whose_script_is_broken(runs, tmp_path, monkeypatch, mistake):
+    with_script(monkeypatch, mistake)
+    write_page(runs[:1], tmp_path / "page.html")
+    _, complaints = opened(tmp_path / "page.html")
+    assert complaints

@@ -1,0 +1,472 @@
+"""The loop: what it trains, logs, keeps and stops at; and that a resumed run is the same run."""
+
+import json
+import logging
+import os
+import signal
+import threading
+
+import pytest
+import torch
+import toys
+from torch.optim import lr_scheduler
+
+import nestruct
+from nestruct.errors import NestructError
+from nestruct.estimators.base import StepReport
+from nestruct.noise import derive_seed
+from nestruct.training.checkpoint import read_checkpoint
+from nestruct.training.fit import EVALUATION_STREAM
+from nestruct.training.parts import ESTIMATORS
+
+PATTERNS = toys.bits(4, 6, seed=3)  # to be found by the four categories
+DATA, HELD_OUT = PATTERNS.repeat(10, 1), PATTERNS.repeat(5, 1)
+
+
+class CrashError(Exception):
+    pass
+
+
+def crash_at(step: int):
+    def callback(record):
+        if record["step"] >= step:
+            raise CrashError
+
+    return callback
+
+
+class Momentum:
+    """An estimator with state of every kind: a running mean, a counter, a parameter of its own."""
+
+    def __init__(self) -> None:
+        self.mean = torch.zeros((), dtype=torch.float64)
+        self.calls = 0
+        self.offset = torch.nn.Parameter(torch.zeros((), dtype=torch.float64))
+
+    def parameters(self):
+        return [self.offset]
+
+    def state_dict(self):
+        return {"mean": self.mean, "calls": self.calls, "offset": self.offset.data}
+
+    def load_state_dict(self, state):
+        self.mean, self.calls = state["mean"], state["calls"]
+        self.offset.data.copy_(state["offset"])
+
+    def backward(self, model, batch, *, seed, step=0):
+        self.calls += 1
+        report = nestruct.Enumeration().backward(model, batch, seed=seed, step=step)
+        self.mean = 0.9 * self.mean + 0.1 * report.loss
+        for parameter in model.parameters():
+            parameter.grad *= 1 + 0.01 * self.mean + self.offset.detach()
+        self.offset.grad = self.mean * 1e-2
+        return report
+
+
+def estimators():
+    options = {"NES": {"sigma": 0.1, "population_size": 6}}
+    for name, part in ESTIMATORS.items():
+        yield pytest.param(lambda part=part, name=name: part.make(**options.get(name, {})), id=name)
+    yield pytest.param(Momentum, id="Momentum")
+
+
+def nes():
+    return nestruct.NES(sigma=0.1, population_size=6, mode="vmap")
+
+
+def train(make=nes, *, scheduler=None, lr=0.02, **options):
+    model, estimator = toys.vae(), make()
+    optimizer = torch.optim.Adam(model.parameters(), lr=lr)
+    options = {"max_steps": 12, "batch_size": 8, "eval_interval": 4, "progress": False} | options
+    options.setdefault("validation", HELD_OUT)
+    result = nestruct.fit(
+        model,
+        estimator,
+        optimizer,
+        DATA,
+        scheduler=None if scheduler is None else scheduler(optimizer),
+        **options,
+    )
+    return model, result
+
+
+def metrics(run):
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    for line in lines:
+        line.pop("timing")
+    return lines
+
+
+def assert_same_run(one, two):
+    assert metrics(one) == metrics(two)
+    assert (one / "structures.jsonl").read_text() == (two / "structures.jsonl").read_text()
+    for name in ("last", "best"):
+        a, b = (read_checkpoint(run / "checkpoints" / name) for run in (one, two))
+        assert a.step == b.step
+        assert a.model.keys() == b.model.keys()
+        for key in a.model:
+            assert torch.equal(a.model[key], b.model[key]), key
+        assert a.estimator.keys() == b.estimator.keys()
+        assert str(a.optimizer) == str(b.optimizer)
+
+
+def test_it_learns_and_leaves_the_best_parameters():
+    model, result = train(
+        lambda: nestruct.NES(sigma=0.1, population_size=40), max_steps=150, lr=0.05
+    )
+    assert result.reason == "finished"
+    assert result.best["loss"] < 0.9 * result.initial["loss"]
+    assert result.evaluations == 150 * 40
+    again = nestruct.evaluate(model, HELD_OUT, seed=derive_seed(0, EVALUATION_STREAM))
+    assert again == result.best
+
+
+@pytest.mark.parametrize("make", list(estimators()))
+def test_resumed_is_uninterrupted(tmp_path, make):
+    options = {"test": toys.bits(10, 6, seed=2), "log_interval": 1, "checkpoint_seconds": 0}
+    train(make, run=tmp_path / "whole", **options)
+    for step in (1, 6, 9):
+        with pytest.raises(CrashError):
+            train(make, run=tmp_path / "cut", resume=True, callbacks=[crash_at(step)], **options)
+    train(make, run=tmp_path / "cut", resume=True, **options)
+    assert_same_run(tmp_path / "whole", tmp_path / "cut")
+
+
+@pytest.mark.parametrize(
+    "scheduler",
+    [
+        lambda o: lr_scheduler.OneCycleLR(o, max_lr=0.1, total_steps=12),
+        lambda o: lr_scheduler.MultiStepLR(o, milestones=[3, 7, 7]),
+        lambda o: lr_scheduler.ReduceLROnPlateau(o, patience=0, threshold=1.0),
+        lambda o: lr_scheduler.SequentialLR(
+            o,
+            [lr_scheduler.LinearLR(o, total_iters=4), lr_scheduler.CosineAnnealingLR(o, T_max=8)],
+            [4],
+        ),
+    ],
+    ids=["one cycle", "milestones", "plateau", "sequence"],
+)
+@pytest.mark.filterwarnings("ignore:.*lr_scheduler.step.*:UserWarning")
+def test_schedulers_resume(tmp_path, scheduler):
+    options = {"log_interval": 1, "checkpoint_seconds": 0, "scheduler": scheduler}
+    train(run=tmp_path / "whole", **options)
+    with pytest.raises(CrashError):
+        train(run=tmp_path / "cut", callbacks=[crash_at(6)], **options)
+    train(run=tmp_path / "cut", resume=True, **options)
+    assert_same_run(tmp_path / "whole", tmp_path / "cut")
+    rates = {line["lr"] for line in metrics(tmp_path / "whole") if line["split"] == "train"}
+    assert len(rates) > 1
+
+
+def test_a_damaged_checkpoint_is_named_and_the_one_before_used(tmp_path, capsys):
+    options = {"log_interval": 1, "checkpoint_seconds": 0}
+    train(run=tmp_path / "whole", **options)
+    with pytest.raises(CrashError):
+        train(run=tmp_path / "cut", callbacks=[crash_at(7)], **options)
+    file = tmp_path / "cut" / "checkpoints" / "last" / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-1])
+    train(run=tmp_path / "cut", resume=True, **(options | {"progress": True}))
+    output = capsys.readouterr().out
+    assert "last/model.safetensors was truncated or edited" in output
+    assert "Continuing at step 5." in output
+    assert_same_run(tmp_path / "whole", tmp_path / "cut")
+
+
+def test_every_checkpoint_lost_starts_anew(tmp_path):
+    options = {"log_interval": 1}
+    train(run=tmp_path / "whole", **options)
+    with pytest.raises(CrashError):
+        train(run=tmp_path / "cut", callbacks=[crash_at(9)], **options)
+    for file in (tmp_path / "cut" / "checkpoints").rglob("*.safetensors"):
+        file.write_bytes(b"")
+    train(run=tmp_path / "cut", resume=True, **options)
+    assert_same_run(tmp_path / "whole", tmp_path / "cut")
+
+
+def test_a_longer_training_goes_on_where_it_ended(tmp_path):
+    options = {"test": HELD_OUT, "log_interval": 4}
+    train(run=tmp_path / "long", max_steps=20, **options)
+    train(run=tmp_path / "cut", max_steps=8, **options)
+    assert metrics(tmp_path / "cut")[-1]["split"] == "test"
+    _, result = train(run=tmp_path / "cut", resume=True, max_steps=20, **options)
+    assert result.step == 20
+    assert_same_run(tmp_path / "long", tmp_path / "cut")
+
+
+def test_a_finished_run_is_left_alone(tmp_path):
+    first, result = train(run=tmp_path)
+    before = (tmp_path / "metrics.jsonl").read_bytes()
+    second, again = train(run=tmp_path, resume=True)
+    assert again == result
+    assert (tmp_path / "metrics.jsonl").read_bytes() == before
+    for a, b in zip(first.parameters(), second.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_early_stopping(tmp_path):
+    _, result = train(lr=0.0, patience=2, max_steps=100, eval_interval=3, run=tmp_path)
+    assert result.reason == "stopped early"
+    assert result.step == 6
+    assert result.best_step == 0
+    _, again = train(lr=0.0, patience=2, max_steps=100, eval_interval=3, run=tmp_path, resume=True)
+    assert again.step == 6
+
+
+def test_a_metric_can_be_maximized():
+    def measure(model, batch, noise):
+        loss = model.loss(batch, noise)
+        return {"loss": loss, "gain": -loss}
+
+    _, low = train(metrics=measure, max_steps=24)
+    _, high = train(metrics=measure, max_steps=24, metric="gain", maximize=True)
+    assert low.best_step == high.best_step
+    assert high.best["gain"] == -low.best["loss"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_finishes_the_step_saves_and_says_how_to_go_on(tmp_path, capsys, number):
+    def stop(record):
+        if record["step"] == 5:
+            os.kill(os.getpid(), number)
+
+    options = {"log_interval": 1}
+    train(run=tmp_path / "whole", **options)
+    before = signal.getsignal(number)
+    _, result = train(run=tmp_path / "cut", callbacks=[stop], **(options | {"progress": True}))
+    assert signal.getsignal(number) is before
+    assert (result.reason, result.step) == ("interrupted", 5)
+    assert "continue with" in capsys.readouterr().out
+    assert read_checkpoint(tmp_path / "cut" / "checkpoints" / "last").step == 5
+    train(run=tmp_path / "cut", resume=True, **options)
+    assert_same_run(tmp_path / "whole", tmp_path / "cut")
+
+
+def test_it_runs_in_a_thread():
+    results = []
+    thread = threading.Thread(target=lambda: results.append(train()[1]))
+    thread.start()
+    thread.join()
+    assert results[0].reason == "finished"
+
+
+def test_the_callers_random_state_is_left_alone():
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    train()
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_models_that_draw_from_torch_resume_too(tmp_path):
+    class Dropped(nestruct.StructuredVAE):
+        def loss(self, batch, noise):
+            return super().loss(torch.nn.functional.dropout(batch, 0.3, self.training), noise)
+
+    def run(folder, **options):
+        model = toys.vae()
+        model.__class__ = Dropped
+        adam = torch.optim.Adam(model.parameters(), lr=0.01)
+        options = {"max_steps": 8, "log_interval": 1, "checkpoint_seconds": 0} | options
+        estimator = nestruct.NES(sigma=0.1, population_size=4, mode="loop")
+        nestruct.fit(
+            model, estimator, adam, DATA, validation=HELD_OUT, run=folder, progress=False, **options
+        )
+
+    run(tmp_path / "whole")
+    with pytest.raises(CrashError):
+        run(tmp_path / "cut", callbacks=[crash_at(4)])
+    run(tmp_path / "cut", resume=True)
+    assert_same_run(tmp_path / "whole", tmp_path / "cut")
+
+
+def test_an_estimators_parameters_join_the_optimizer_once():
+    estimator = Momentum()
+    train(lambda: estimator, max_steps=4)
+    assert estimator.offset != 0
+
+
+def test_nes_keeps_its_filter_option():
+    _, result = train(
+        lambda: nestruct.NES(
+            sigma=0.1, population_size=4, parameters=lambda name, p: name.startswith("encoder")
+        ),
+        max_steps=3,
+    )
+    assert result.reason == "finished"
+
+
+def test_data_can_be_a_function_of_the_step():
+    seen = []
+
+    def minibatch(step):
+        seen.append(step)
+        return DATA[:4]
+
+    model = toys.vae()
+    adam = torch.optim.Adam(model.parameters())
+    nestruct.fit(model, nes(), adam, minibatch, max_steps=3, progress=False)
+    assert seen == [0, 1, 2]
+
+
+def test_members_that_fail_are_counted(tmp_path):
+    class Fragile(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w = torch.nn.Parameter(torch.zeros(3))
+
+        def loss(self, batch, noise):
+            total = self.w.sum()
+            return torch.where(total > 0.2, torch.nan, total**2) + 0 * batch.sum(1)
+
+    model = Fragile()
+    sgd = torch.optim.SGD(model.parameters(), lr=0.0)
+    options = {"max_steps": 6, "log_interval": 2, "progress": False, "run": tmp_path}
+    nestruct.fit(
+        model, nestruct.NES(sigma=0.1, population_size=8), sgd, torch.ones(2, 3), **options
+    )
+    counts = [line["failed"] for line in metrics(tmp_path)]
+    assert counts == sorted(counts)
+    assert counts[-1] > 0
+
+
+def test_a_model_that_only_has_a_loss_trains_and_loads(tmp_path):
+    model = toys.Formula(lambda theta: (theta**2).sum())
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    options = {"max_steps": 5, "progress": False, "run": tmp_path, "validation": torch.ones(2, 1)}
+    nestruct.fit(model, nes(), sgd, torch.ones(2, 1), **options)
+    other = toys.Formula(lambda theta: (theta**2).sum())
+    nestruct.load(tmp_path, other)
+    assert torch.equal(other.theta[0], model.theta[0])
+    assert (tmp_path / "structures.jsonl").read_text() == ""
+    with pytest.raises(nestruct.InputError, match=r"nestruct\.load\(run, model\)"):
+        nestruct.load(tmp_path)
+    with pytest.raises(nestruct.InputError, match="another model"):
+        nestruct.load(tmp_path, toys.vae())
+
+
+def test_what_a_run_folder_says(tmp_path):
+    train(run=tmp_path, test=HELD_OUT)
+    names = sorted(path.name for path in tmp_path.iterdir() if not path.name.startswith("."))
+    assert names == [
+        "checkpoints",
+        "config.toml",
+        "environment.json",
+        "metrics.jsonl",
+        "structures.jsonl",
+    ]
+    checkpoint = sorted(path.name for path in (tmp_path / "checkpoints" / "best").iterdir())
+    assert checkpoint == [
+        "estimator.safetensors",
+        "model.safetensors",
+        "optimizer.safetensors",
+        "state.json",
+    ]
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    first, last = json.loads(lines[0]), json.loads(lines[-1])
+    assert (first["step"], first["split"]) == (0, "validation")
+    assert (last["step"], last["split"]) == (12, "test")
+    assert set(last["timing"]) == {"seconds"}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_step": 3}, "did you mean 'max_steps'"),
+        ({"max_steps": -1}, r"training\.max_steps must not be negative"),
+        ({"max_steps": 2.5}, r"training\.max_steps must be a whole number, got 2\.5"),
+        ({"batch_size": 0}, r"training\.batch_size must be at least 1"),
+        ({"metric": "f2"}, r"training\.metric is 'f2', but an evaluation gives \['loss'\]"),
+        ({"patience": 3, "validation": None}, "needs a validation set"),
+        ({"validation": torch.zeros(0, 6)}, "nothing to evaluate on"),
+    ],
+)
+def test_bad_options(options, message):
+    with pytest.raises(nestruct.InputError, match=message):
+        train(**options)
+
+
+def test_steps_must_be_said():
+    with pytest.raises(nestruct.InputError, match="max_steps is missing"):
+        nestruct.fit(toys.vae(), nes(), None, DATA, progress=False)
+
+
+def test_another_model_cannot_take_up_a_run(tmp_path):
+    train(run=tmp_path)
+    model = toys.vae(hidden=7)
+    adam = torch.optim.Adam(model.parameters())
+    with pytest.raises(nestruct.InputError, match="another model"):
+        nestruct.fit(
+            model, nes(), adam, DATA, max_steps=20, run=tmp_path, resume=True, progress=False
+        )
+
+
+def test_a_second_trainer_is_refused(tmp_path):
+    def second(record):
+        train(run=tmp_path, resume=True)
+
+    with pytest.raises(NestructError, match="in use by another trainer"):
+        train(run=tmp_path, callbacks=[second])
+    train(run=tmp_path, resume=True)  # and the folder is free again
+
+
+def test_a_folder_with_a_run_is_not_overwritten(tmp_path):
+    train(run=tmp_path)
+    before = (tmp_path / "metrics.jsonl").read_bytes()
+    with pytest.raises(nestruct.InputError, match="already holds a run"):
+        train(run=tmp_path)
+    assert (tmp_path / "metrics.jsonl").read_bytes() == before
+
+
+def test_a_folder_that_cannot_be_made(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(NestructError, match=r"^Cannot write to .*: Not a directory"):
+        train(run=tmp_path / "file" / "run")
+
+
+def test_losses_that_are_not_finite_are_null_and_never_best(tmp_path):
+    def measure(model, batch, noise):
+        return {"loss": torch.full((len(batch),), torch.nan)}
+
+    _, result = train(run=tmp_path, metrics=measure)
+    assert result.best is None
+    values = [line["loss"] for line in metrics(tmp_path) if line["split"] == "validation"]
+    assert set(values) == {None}
+
+
+def test_progress_says_what_matters(capsys):
+    train(progress=True, log_interval=12, eval_interval=12)
+    output = capsys.readouterr().out
+    assert "step 12/12 | loss" in output
+    assert "evaluations/s | solver" in output
+    assert "step 12 validation: loss" in output
+    assert not logging.getLogger("nestruct").handlers
+
+
+def test_tensorboard_gets_the_records(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    from nestruct.training.tensorboard import TensorBoard
+
+    board = TensorBoard(tmp_path)
+    train(callbacks=[board], log_interval=4)
+    board.close()
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    assert [event.step for event in events.Scalars("train/loss")] == [4, 8, 12]
+    assert [event.step for event in events.Scalars("validation/loss")] == [0, 4, 8, 12]
+
+
+def test_a_report_without_solver_time():
+    class Quiet(nestruct.Enumeration):
+        def backward(self, model, batch, *, seed, step=0):
+            report = super().backward(model, batch, seed=seed, step=step)
+            return StepReport(
+                report.loss,
+                report.loss_std,
+                report.grad_norm,
+                report.num_evaluations,
+                report.num_failed,
+            )
+
+    _, result = train(Quiet, max_steps=3)
+    assert result.reason == "finished"

@@ -1,0 +1,225 @@
+"""Real processes, really killed: what is left goes on to the same bits."""
+
+import json
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from safetensors.numpy import load_file
+
+from nestruct.training.checkpoint import read_checkpoint
+
+RECIPE = """
+title = "For the kill test"
+[data]
+name = "graph-layout"
+num_nodes = 4
+num_times = 4
+num_train = 64
+num_validation = 32
+num_test = 32
+[model]
+name = "relational"
+hidden_size = 4
+num_rollout_steps = 3
+variance = 0.01
+[estimator]
+name = "NES"
+sigma = 0.1
+population_size = 8
+mode = "vmap"
+[optimizer]
+name = "Adam"
+lr = 0.01
+[scheduler]
+name = "CosineAnnealingLR"
+[training]
+max_steps = 60
+batch_size = 16
+log_interval = 1
+eval_interval = 5
+checkpoint_seconds = 0
+"""
+# One thread: the test shares its two cores with others.
+ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
+
+
+def command(*words: object) -> list[str]:
+    return [sys.executable, "-m", "nestruct", *map(str, words)]
+
+
+def finish(*words: object, **options) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        command(*words), env=ENVIRONMENT, capture_output=True, text=True, timeout=240, **options
+    )
+
+
+def wait_for(run: Path, lines: int, process: subprocess.Popen) -> None:
+    """Until the process has logged so many lines."""
+    log = run / "metrics.jsonl"
+    while process.poll() is None and (
+        not log.exists() or len(log.read_bytes().splitlines()) < lines
+    ):
+        time.sleep(0.002)
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("recipe") / "kill.toml"
+    path.write_text(RECIPE)
+    return path
+
+
+@pytest.fixture(scope="module")
+def whole(recipe) -> Path:
+    """A run that nothing disturbed."""
+    run = recipe.parent / "whole"
+    answer = finish("train", recipe, "--run", run)
+    assert answer.returncode == 0, answer.stderr
+    return run
+
+
+def assert_same(one: Path, two: Path) -> None:
+    for name in ("last", "best"):
+        for part in ("model", "optimizer", "estimator"):
+            files = [run / "checkpoints" / name / f"{part}.safetensors" for run in (one, two)]
+            assert files[0].read_bytes() == files[1].read_bytes(), (name, part)
+    logs = []
+    for run in (one, two):
+        lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        logs.append([{k: v for k, v in line.items() if k != "timing"} for line in lines])
+    assert logs[0] == logs[1]
+    assert (one / "structures.jsonl").read_bytes() == (two / "structures.jsonl").read_bytes()
+    assert (one / "config.toml").read_bytes() == (two / "config.toml").read_bytes()
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_killed_at_random_moments_the_run_is_the_same(recipe, whole, tmp_path, seed):
+    """With a checkpoint every step most of the time is spent writing: kills hit writes too."""
+    draw = random.Random(seed)
+    run, kills = tmp_path / "run", 0
+    for _ in range(3):
+        words = ["--resume", run] if (run / "config.toml").exists() else [recipe, "--run", run]
+        process = subprocess.Popen(
+            command("train", *words), env=ENVIRONMENT, stdout=subprocess.DEVNULL
+        )
+        before = read_lines(run)
+        wait_for(run, before + draw.randrange(1, 15), process)
+        time.sleep(draw.random() * 0.03)
+        kills += process.poll() is None
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert kills == 3
+    answer = finish("train", "--resume", run)
+    assert answer.returncode == 0, answer.stderr
+    assert "Continuing at step" in answer.stdout
+    assert_same(whole, run)
+
+
+def read_lines(run: Path) -> int:
+    log = run / "metrics.jsonl"
+    return len(log.read_bytes().splitlines()) if log.exists() else 0
+
+
+def test_killed_before_anything_was_saved(recipe, whole, tmp_path):
+    run = tmp_path / "run"
+    process = subprocess.Popen(
+        command("train", recipe, "--run", run), env=ENVIRONMENT, stdout=subprocess.DEVNULL
+    )
+    while not (run / "config.toml").exists():
+        time.sleep(0.001)
+    process.kill()
+    process.wait()
+    assert finish("train", "--resume", run).returncode == 0
+    assert_same(whole, run)
+
+
+def test_ctrl_c_saves_and_says_how_to_resume(recipe, whole, tmp_path):
+    run = tmp_path / "run"
+    process = subprocess.Popen(
+        command("train", recipe, "--run", run),
+        env=ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    wait_for(run, 10, process)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert f"nestruct train --resume {run}" in " ".join(output.split())
+    step = read_checkpoint(run / "checkpoints" / "last").step
+    assert f"Stopped at step {step}" in output
+    assert finish("train", "--resume", run).returncode == 0
+    assert_same(whole, run)
+
+
+def test_a_second_trainer_is_refused_while_the_first_runs(recipe, tmp_path):
+    run = tmp_path / "run"
+    process = subprocess.Popen(
+        command("train", recipe, "--run", run, "training.max_steps=100000"),
+        env=ENVIRONMENT,
+        stdout=subprocess.DEVNULL,
+    )
+    try:
+        wait_for(run, 3, process)
+        answer = finish("train", "--resume", run)
+        assert process.poll() is None
+    finally:
+        process.kill()
+        process.wait()
+    assert answer.returncode == 1
+    assert answer.stderr.strip().endswith("wait for it, stop it, or choose another folder.")
+    assert "in use by another trainer" in answer.stderr
+
+
+def test_a_full_disk_ends_with_one_sentence_and_the_last_checkpoint_is_intact(
+    recipe, whole, tmp_path
+):
+    """The limit on the size of a file stands in for a full disk: the log grows into it."""
+    run = tmp_path / "run"
+    files = (whole / "checkpoints").rglob("*.*")
+    size = max(file.stat().st_size for file in files if file.is_file()) + 500
+    assert size < (whole / "metrics.jsonl").stat().st_size
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+
+    answer = finish("train", recipe, "--run", run, preexec_fn=limit)
+    assert answer.returncode == 1
+    assert answer.stderr.startswith(f"nestruct: Cannot write to {run}: File too large")
+    assert len(answer.stderr.splitlines()) == 1
+    step = read_checkpoint(run / "checkpoints" / "last").step
+    assert f"The checkpoint of step {step} is intact" in answer.stderr
+    assert 0 < step < 60
+    assert not list(run.rglob(".*.writing")) + list(run.rglob(".writing"))
+    assert finish("train", "--resume", run).returncode == 0
+    assert_same(whole, run)
+
+
+def test_two_processes_train_the_same_run_and_one_writes(recipe, whole, tmp_path):
+    run = tmp_path / "run"
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    words = ["--nproc-per-node", "2", "-m", "nestruct", "train", str(recipe), "--run-dir", str(run)]
+    answer = subprocess.run(
+        [*torchrun, *words], env=ENVIRONMENT, capture_output=True, text=True, timeout=240
+    )
+    assert answer.returncode == 0, answer.stderr[-3000:]
+    assert answer.stdout.count("Finished after 60 steps") == 1
+    ours, theirs = (load_file(r / "checkpoints/last/model.safetensors") for r in (run, whole))
+    for name in theirs:
+        assert abs(ours[name] - theirs[name]).max() < 1e-4, name
+    ours_lines, their_lines = (
+        [json.loads(line) for line in (r / "metrics.jsonl").read_text().splitlines()]
+        for r in (run, whole)
+    )
+    assert len(ours_lines) == len(their_lines)
+    for a, b in zip(ours_lines, their_lines, strict=True):
+        assert (a["step"], a["split"]) == (b["step"], b["split"])
+        assert a["loss"] == pytest.approx(b["loss"], rel=1e-3)
+    assert json.loads((run / "environment.json").read_text())["processes"] == 2

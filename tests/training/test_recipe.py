@@ -1,0 +1,160 @@
+"""Recipes: resolved and checked before anything is built."""
+
+import pytest
+import torch
+
+import nestruct
+from nestruct.training import Recipe, build, read_recipe, recipe_names
+from nestruct.training.checks import check_value
+from nestruct.training.parts import OPTIMIZERS, SCHEDULERS
+from nestruct.training.recipe import apply_override, parse_value
+
+
+def tables(*overrides: str):
+    return read_recipe("graph-layout-tiny", overrides)
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_shipped_recipes_resolve_and_say_what_they_are(name):
+    recipe = Recipe.from_tables(read_recipe(name, ["device=cpu"]))
+    assert recipe.title
+    assert recipe.recipe == name
+    again = Recipe.from_tables(recipe.to_config())
+    assert again == recipe
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("estimator.sgma=1", "estimator: the option 'sgma' is not known; did you mean 'sigma'?"),
+        ("estimator.sigma=wide", "estimator.sigma must be a number, got 'wide'."),
+        ("estimator.sigma=-1", "NES: sigma must be positive, got -1.0."),
+        ("estimator.population_size=7", "make it 8 or say mirrored=False"),
+        ("estimator.mirrored=1", "estimator.mirrored must be true or false, got 1."),
+        ("estimator.shaping=rank", "must be one of 'standard_score', 'centered_rank', 'none'"),
+        ("estimator.name=nes", "The estimator 'nes' is not known; did you mean 'NES'?"),
+        ("data.num_node=3", "did you mean 'num_nodes'?"),
+        ("data.num_nodes=1", "num_nodes"),
+        ("model.structure=forest", "structure must be one of"),
+        ("optimizer.lr=-1", "[optimizer] Adam: Invalid learning rate: -1.0"),
+        ("optimizer.name=Addam", "The optimizer 'Addam' is not known; did you mean 'Adam'?"),
+        ("training.max_steps=many", "training.max_steps must be a whole number, got 'many'."),
+        ("training.max_steps=none", "training.max_steps is missing"),
+        (
+            "trainig.max_steps=1",
+            "A recipe's table 'trainig' is not known; did you mean 'training'?",
+        ),
+        ("sede=1", "A recipe's key 'sede' is not known; did you mean 'seed'?"),
+        ("seed=x", "seed must be a whole number, got 'x'."),
+        ("device=tpu", "device must be auto, cpu, cuda or cuda:N, got 'tpu'."),
+        ("sigma", "An override is key=value, like estimator.sigma=0.1; got 'sigma'."),
+        ("scheduler.T_max=3", "The table [scheduler] has no name"),
+    ],
+)
+def test_mistakes_get_one_sentence(override, message):
+    with pytest.raises(nestruct.InputError) as error:
+        build(Recipe.from_tables(tables(override)))
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_missing_gpu_is_said():
+    if torch.cuda.is_available():
+        pytest.skip("there is one")
+    with pytest.raises(nestruct.InputError, match="finds no GPU here; say device=cpu"):
+        Recipe.from_tables(tables("device=cuda"))
+
+
+def test_overrides():
+    recipe = Recipe.from_tables(
+        tables("estimator.sigma=1", "seed=7", "training.patience=3", "title=A title")
+    )
+    assert recipe.estimator.options["sigma"] == 1.0
+    assert (recipe.seed, recipe.training.patience, recipe.title) == (7, 3, "A title")
+
+
+def test_another_name_drops_the_options_of_the_one_before():
+    recipe = Recipe.from_tables(tables("optimizer.name=SGD", "optimizer.lr=0.5"))
+    assert recipe.optimizer.name == "SGD"
+    assert recipe.optimizer.options["lr"] == 0.5
+    switched = Recipe.from_tables(tables("estimator.name=Enumeration"))
+    assert "sigma" not in switched.estimator.options
+
+
+def test_none_takes_an_option_out():
+    values = {"training": {"patience": 3}}
+    apply_override(values, "training.patience=none")
+    assert values == {"training": {}}
+
+
+def test_values_are_toml_or_words():
+    assert parse_value("1e-3") == 1e-3
+    assert parse_value('"3"') == "3"
+    assert parse_value("1\nx = 2") == "1\nx = 2"  # one value, whatever is in it
+
+
+def test_schedules_are_told_how_long_training_is():
+    recipe = Recipe.from_tables(tables("scheduler.name=CosineAnnealingLR", "training.max_steps=9"))
+    assert recipe.scheduler.options["T_max"] == 9
+    recipe = Recipe.from_tables(
+        tables("scheduler.name=OneCycleLR", "scheduler.max_lr=1", "training.max_steps=9")
+    )
+    assert recipe.scheduler.options["total_steps"] == 9
+
+
+@pytest.mark.parametrize("name", sorted(OPTIMIZERS))
+def test_every_optimizer_that_a_recipe_can_name_can_be_built(name):
+    overrides = [f"optimizer.name={name}", "optimizer.lr=0.01"]
+    optimizer = build(Recipe.from_tables(tables(*overrides))).optimizer
+    assert type(optimizer).__name__ == name
+
+
+@pytest.mark.parametrize("name", sorted(SCHEDULERS))
+@pytest.mark.filterwarnings("ignore:.*lr_scheduler.step.*:UserWarning")
+def test_every_scheduler_that_a_recipe_can_name_can_be_built(name):
+    needs = {
+        "CosineAnnealingWarmRestarts": {"T_0": 3},
+        "CyclicLR": {"base_lr": 0.1, "max_lr": 1.0, "cycle_momentum": "false"},
+        "ExponentialLR": {"gamma": 0.9},
+        "MultiStepLR": {"milestones": [1, 2]},
+        "OneCycleLR": {"max_lr": 1.0},
+        "StepLR": {"step_size": 3},
+    }
+    more = [f"scheduler.{key}={value}" for key, value in needs.get(name, {}).items()]
+    experiment = build(Recipe.from_tables(tables(f"scheduler.name={name}", *more)))
+    assert type(experiment.scheduler).__name__ == name
+
+
+def test_the_seed_alone_decides_the_first_parameters():
+    def first(seed):
+        torch.manual_seed(seed)  # of no consequence
+        return next(build(Recipe.from_tables(tables(f"seed={seed % 2}"))).model.parameters())
+
+    assert torch.equal(first(0), first(2))
+    assert not torch.equal(first(0), first(1))
+
+
+def test_recipe_files(tmp_path):
+    file = tmp_path / "mine.toml"
+    file.write_text("title = ")
+    with pytest.raises(nestruct.InputError, match=r"mine\.toml cannot be read"):
+        read_recipe(str(file))
+    with pytest.raises(nestruct.InputError, match="No such file"):
+        read_recipe(str(tmp_path / "other.toml"))
+    file.write_text('title = "x"')
+    with pytest.raises(nestruct.InputError, match=r"The recipe has no table \[data\]"):
+        Recipe.from_tables(read_recipe(str(file)))
+    file.write_text("data = 3\nmodel = 3\nestimator = 3\noptimizer = 3\ntraining = 3")
+    with pytest.raises(nestruct.InputError, match=r"training must be a table"):
+        Recipe.from_tables(read_recipe(str(file)))
+
+
+def test_values_against_annotations():
+    assert check_value("x", 1, float) == 1.0
+    assert type(check_value("x", 1, float)) is float
+    assert type(check_value("x", 1, int | float)) is int
+    assert check_value("x", [1, 2], tuple[float, float]) == [1, 2]
+    assert check_value("x", "a", str | None) == "a"
+    for value, hint in [(True, int), (True, float), ("a", list[str]), (1, str), ([1], int)]:
+        with pytest.raises(nestruct.InputError, match="x must be"):
+            check_value("x", value, hint)
