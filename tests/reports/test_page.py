@@ -31,7 +31,7 @@ SCENE = {
     "options": {"num_nodes": 5},
     "true": TRUE,
     "drawing": {"paths": PATHS},
-    "chance": {"f1": 0.4},
+    "references": {"chance": {"f1": 0.4}, "shortest tree": {"f1": 0.7}},
 }
 FRAMES = [{"step": 0, "map": FIRST}, {"step": 40, "map": LAST}]
 HOSTILE = "</script><script>document.title = 'owned'</script><b>& {{data}}"
@@ -60,8 +60,8 @@ def test_a_page_says_what_came_out(runs, tmp_path):
     data = made(tmp_path / "page.html")
     assert data["title"] == "Small trees"
     assert [group["sentence"] for group in data["groups"]] == [
-        "F1 of the most likely tree rose from 0.410 to 0.710 (chance 0.400) in 1 min 20 s, "
-        "4 k forward evaluations, no gradient; mean of 3 seeds. On test data: 0.710.",
+        "F1 of the most likely tree rose from 0.410 to 0.710 (chance 0.400, shortest tree 0.700) "
+        "in 1 min 20 s, 4 k forward evaluations, no gradient; mean of 3 seeds. On test data: 0.710.",
         "F1 of the most likely structure rose from 0.400 to 0.600 in 40 s, 2 k forward "
         "evaluations, no gradient. Unfinished at step 20.",
     ]
@@ -73,7 +73,7 @@ def test_a_page_says_what_came_out(runs, tmp_path):
         ("train", "loss", True),
         ("train", "grad_norm", False),  # what never changes (failed: 0) is left out
     ]
-    assert data["charts"][1]["chance"] == [0.4, None]
+    assert data["charts"][1]["references"] == [{"chance": 0.4, "shortest tree": 0.7}, {}]
     assert data["charts"][2]["spread"] == "loss_std"
 
 
@@ -286,7 +286,7 @@ def test_a_browser_draws_the_figures_without_complaint(runs, tmp_path):
         "train-grad_norm",
     ]
     assert dom.count('class="mean"') == 8
-    assert dom.count('class="chance"') == 1
+    assert dom.count('class="reference"') == 2
     assert "NaN" not in dom
 
 

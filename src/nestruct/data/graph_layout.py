@@ -6,7 +6,6 @@ layout (T. Fruchterman and E. Reingold, 1991) after the other. The positions are
 is what a model should find.
 """
 
-import operator
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +13,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from nestruct.errors import InputError
 from nestruct.noise import derive_seed
+from nestruct.structures import SpanningTree
+from nestruct.structures.base import check_count
 
 _CHUNK = 1024  # examples simulated at once: what is in flight then stays in the cache
 _LEAST = {"num_nodes": 2, "num_times": 2, "seed": 0}  # at least 1 for the others
@@ -49,16 +49,7 @@ class GraphLayout:
 
     def __post_init__(self) -> None:
         for name in self.__dataclass_fields__:
-            value, least = getattr(self, name), _LEAST.get(name, 1)
-            try:
-                good = not isinstance(value, bool) and operator.index(value) >= least
-            except TypeError:
-                good = False
-            if not good:
-                raise InputError(
-                    f"GraphLayout: {name} must be a whole number of at least {least}, "
-                    f"got {value!r}."
-                )
+            check_count("GraphLayout", name, getattr(self, name), _LEAST.get(name, 1))
 
     def splits(self) -> dict[str, dict[str, Tensor]]:
         """``train``, ``validation`` and ``test``, each a batch of two entries.
@@ -87,6 +78,13 @@ class GraphLayout:
         """What a report needs to draw examples, as plain JSON: ``paths`` of all nodes in time."""
         return {"paths": (batch["x"].double() * 1000).round().div(1000).tolist()}
 
+    def baselines(self, batch: dict[str, Tensor]) -> dict[str, Float[Tensor, "examples edges"]]:
+        """Trees found without learning, by name: what a learned model should be compared with."""
+        late = batch["x"][:, :, -3:]
+        rows, columns = torch.triu_indices(self.num_nodes, self.num_nodes, 1)
+        distance = torch.linalg.vector_norm(late[:, rows] - late[:, columns], dim=-1).mean(-1)
+        return {"shortest tree without learning": SpanningTree(self.num_nodes).argmax(-distance)}
+
     def _simulate(
         self, size: int, seed: int
     ) -> tuple[Float[Tensor, "examples nodes times 2"], Float[Tensor, "examples edges"]]:
@@ -99,10 +97,10 @@ class GraphLayout:
         z = torch.empty(size, len(rows))
         for first in range(0, size, _CHUNK):
             part = slice(first, first + _CHUNK)
-            matrix = weights.new_zeros(len(weights[part]), n, n)
-            matrix[:, rows, columns] = matrix[:, columns, rows] = weights[part]
-            adjacency = maximum_tree(matrix)
-            z[part] = adjacency[:, rows, columns].float()
+            tree = SpanningTree(n).argmax(weights[part])
+            z[part] = tree.float()
+            adjacency = tree.new_zeros(len(tree), n, n)
+            adjacency[:, rows, columns] = adjacency[:, columns, rows] = tree
             positions = starts[part]
             for time in range(self.num_times):
                 positions = layout_step(positions, adjacency)
@@ -130,25 +128,3 @@ def layout_step(
     centred = moved - moved.mean(-2, keepdim=True)
     size = centred.abs().amax((-2, -1), keepdim=True)
     return centred / torch.where(size > 0, size, 1.0)  # all nodes in one place stay there
-
-
-def maximum_tree(weights: Float[Tensor, "batch nodes nodes"]) -> Float[Tensor, "batch nodes nodes"]:
-    """The adjacency of each maximum spanning tree, by Prim's algorithm.
-
-    Data know nothing of structures, hence not `nestruct.SpanningTree`; weights must be distinct.
-    """
-    examples, n, _ = weights.shape
-    every = torch.arange(examples)
-    tree = torch.zeros_like(weights)
-    best, link = weights[:, 0].clone(), torch.zeros(examples, n, dtype=torch.long)
-    outside = torch.ones(examples, n, dtype=torch.bool)
-    outside[:, 0] = False
-    for _ in range(n - 1):
-        node = best.masked_fill(~outside, -torch.inf).argmax(-1)
-        parent = link[every, node]
-        tree[every, node, parent] = tree[every, parent, node] = 1
-        outside[every, node] = False
-        closer = weights[every, node] > best
-        best = torch.where(closer, weights[every, node], best)
-        link = torch.where(closer, node[:, None], link)
-    return tree

@@ -28,10 +28,10 @@ from nestruct.reports.runs import (
     read_run,
 )
 from nestruct.reports.summary import (
-    chance_of,
     cost_table,
     count_repeats,
     metric_label,
+    references,
     results_table,
     sentence,
     structure_noun,
@@ -170,7 +170,7 @@ def _charts(groups: list[Group]) -> list[dict[str, Any]]:
                     "metric": metric,
                     "label": f"{metric_label(metric, structure_noun(runs))} ({split})",
                     "spread": f"{metric}_std" if f"{metric}_std" in metrics else None,
-                    "chance": [chance_of(group.runs[0], metric) for group in groups],
+                    "references": [references(group.runs[0], metric) for group in groups],
                     "main": main,
                 }
             )

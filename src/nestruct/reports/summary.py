@@ -33,8 +33,9 @@ def sentence(group: Group) -> str:
         words = f"{name} {verb} from {number(first)} to {number(best)}"
         if number(first) == number(best):
             words = f"{name} stayed at {number(best)}"
-        chance = chance_of(runs[0], metric)
-        words += f" (chance {number(chance)})" if chance is not None else ""
+        known = references(runs[0], metric)
+        beside = ", ".join(f"{what} {number(value)}" for what, value in known.items())
+        words += f" ({beside})" if beside else ""
     costs = [_mean(map(COSTS[key][0], runs)) for key in ("wall-clock", "evaluations")]
     cost = [duration(costs[0])] if costs[0] is not None else []
     cost += [f"{count(costs[1])} forward evaluations"] if costs[1] else []
@@ -152,12 +153,14 @@ def structure_noun(runs: list[Run]) -> str:
     return nouns.pop() if len(nouns) == 1 else "structure"
 
 
-def chance_of(run: Run, metric: str) -> float | None:
-    """What guessing would reach: a chance "f1" speaks for f1, f1_map, f1_sample."""
-    for name, value in ((run.scene or {}).get("chance") or {}).items():
-        if is_number(value) and (metric == name or metric.startswith(f"{name}_")):
-            return float(value)
-    return None
+def references(run: Run, metric: str) -> dict[str, float]:
+    """What guessing and methods without learning reach: "f1" speaks for f1, f1_map, f1_sample."""
+    found = {}
+    for label, values in ((run.scene or {}).get("references") or {}).items():
+        for name, value in values.items():
+            if is_number(value) and (metric == name or metric.startswith(f"{name}_")):
+                found[label] = float(value)
+    return found
 
 
 def count_repeats(group: Group) -> str:

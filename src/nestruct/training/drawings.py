@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from nestruct.data import batch_size, device_of, select_rows
 from nestruct.models import StructuredModel
@@ -23,16 +23,22 @@ class Drawings:
     """Draws the first few examples of a validation set.
 
     Args:
-        model: What infers; nothing is drawn unless it is a `StructuredModel`.
+        model: What infers.
         data: The validation set.
         describe: Gives what the examples look like, as plain numbers and strings: ``paths``
             (where nodes go over time), ``words``.
+        baselines: Gives structures found without learning, by name.
     """
 
     def __init__(
-        self, model: nn.Module, data: Any, describe: Callable[[Any], dict[str, Any]] | None
+        self,
+        model: StructuredModel,
+        data: Any,
+        describe: Callable[[Any], dict[str, Any]] | None = None,
+        baselines: Callable[[Any], dict[str, Tensor]] | None = None,
     ) -> None:
-        self.model, self.data, self.describe = model, data, describe
+        self.model, self.data = model, data
+        self.describe, self.baselines = describe, baselines
         rows = torch.arange(min(MAX_EXAMPLES, batch_size(data)), device=device_of(data))
         self.batch = select_rows(data, rows)
 
@@ -48,22 +54,25 @@ class Drawings:
             "options": options | ({} if shape is None else {"shape": list(shape)}),
             "true": None if truth is None else _parts(truth),
             "drawing": None if self.describe is None else self.describe(self.batch),
-            "chance": self._chance(),
+            "references": self._references(),
         }
 
     def line(self, step: int) -> dict[str, Any]:
         """One line per evaluation: the most likely structures."""
         with nan_rows():
-            return {"step": step, "map": _parts(self.model.infer(self.batch))}  # type: ignore[operator]
+            return {"step": step, "map": _parts(self.model.infer(self.batch))}
 
-    def _chance(self) -> dict[str, float] | None:
-        """The F1 of random structures: the argmax of noise alone, over all examples."""
+    def _references(self) -> dict[str, dict[str, float]]:
+        """The F1 of what needs no learning, over all examples: of noise alone, and of baselines."""
         truth = true_structures(self.data)
-        if truth is None or not isinstance(self.model, StructuredModel):
-            return None
+        if truth is None:
+            return {}
         lengths = self.model.lengths(self.data)
         noise = Noise(seed=0).gumbel(truth, lengths)
-        return {"f1": float(f1(self.model.structure.argmax(noise, lengths), truth).mean())}
+        found = {"chance": self.model.structure.argmax(noise, lengths)}
+        if self.baselines is not None:
+            found |= self.baselines(self.data)
+        return {name: {"f1": float(f1(z, truth).mean())} for name, z in found.items()}
 
 
 def _parts(z: Tensor) -> list[list[list[int]]]:

@@ -95,6 +95,7 @@ def train(
             run=run,
             resume=resume,
             describe=getattr(experiment.data, "drawing", None),
+            baselines=getattr(experiment.data, "baselines", None),
             callbacks=() if board is None else (board,),
             config=recipe.to_config(),
             progress=progress,

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from torch import nn
+from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from nestruct.data import Minibatches, to_device
@@ -72,6 +72,7 @@ def fit(
     resume: bool = False,
     metrics: Metrics | None = None,
     describe: Callable[[Any], dict[str, Any]] | None = None,
+    baselines: Callable[[Any], dict[str, Tensor]] | None = None,
     callbacks: Sequence[Callable[[Record], None]] = (),
     config: dict[str, Any] | None = None,
     progress: bool = True,
@@ -98,6 +99,7 @@ def fit(
         resume: Whether to go on where the run folder stands; a folder without a run starts one.
         metrics: A function of (model, batch, noise) for evaluations; see `nestruct.evaluate`.
         describe: What examples look like, for the report's drawings.
+        baselines: Structures found without learning, by name, to compare with in the report.
         callbacks: Called with every record of ``metrics.jsonl``, in rank 0.
         config: What ``config.toml`` says; put together from the arguments when None.
         progress: Whether to show progress.
@@ -158,7 +160,7 @@ def fit(
                 folder.cut(now.lines)
         drawings = None
         if isinstance(model, StructuredModel) and validation is not None:
-            drawings = Drawings(model, validation, describe)
+            drawings = Drawings(model, validation, describe, baselines)
         display = Display(
             Console() if progress and my_rank() == 0 else None,
             max_steps=settings.max_steps,

@@ -375,7 +375,8 @@ function caption(series, chart) {
 
 function drawChart(chart, figure) {
   const series = [...view.shown].sort((a, b) => a - b).map((k) => seriesOf(k, chart)).filter(known);
-  const chances = [...new Set(chart.chance.filter((c, k) => c !== null && view.shown.has(k)))];
+  const shown = chart.references.filter((_, k) => view.shown.has(k)).flatMap((marks) => Object.entries(marks));
+  const marks = [...new Map(shown.map(([label, value]) => [`${label} ${value}`, { label, value }])).values()];
   const lines = series.flatMap((s) => [s.mean, s.low || [], s.high || [], ...(view.singles ? s.singles.map((c) => c.ys) : [])]);
   const xs = series.flatMap((s) => s.singles.flatMap((c) => c.xs)), ys = lines.flat().filter(known);
   const title = html("h3", {}, chart.label);
@@ -384,15 +385,15 @@ function drawChart(chart, figure) {
   const width = Math.max(280, figure.clientWidth || 520), height = Math.round(Math.min(320, Math.max(230, width * 0.56)));
   const box = { left: 58, right: width - 20, top: 12, bottom: height - 42 };
   const X = scaleOf(view.logX ? xs : [0, ...xs], view.logX, box.left, box.right, 0);
-  const Y = scaleOf([...ys, ...chances], view.logY, box.bottom, box.top, 0.05);
+  const Y = scaleOf([...ys, ...marks.map((m) => m.value)], view.logY, box.bottom, box.top, 0.05);
   const [unit, name] = axisUnit(xs);
   const drawing = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", tabindex: 0,
     "data-figure": "curve", "data-chart": `${chart.split}-${chart.metric}`,
     "aria-label": `${chart.label} against ${name}; arrow keys move the read-out` },
     ...drawAxes(box, X, Y, unit, name),
-    ...chances.map((c) => svg("line", { class: "chance", x1: box.left, x2: box.right, y1: Y(c), y2: Y(c) })),
+    ...marks.map((m) => svg("line", { class: "reference", x1: box.left, x2: box.right, y1: Y(m.value), y2: Y(m.value) })),
     ...series.flatMap((s) => drawSeries(s, X, Y)),
-    ...chances.map((c) => svg("text", { class: "axis halo", x: box.right, y: Y(c) - 5, "text-anchor": "end" }, "chance")));
+    ...marks.map((m) => svg("text", { class: "axis halo", x: box.right, y: Y(m.value) - 5, "text-anchor": "end" }, m.label)));
   const readout = html("div", { class: "readout", hidden: true });
   figure.replaceChildren(title, drawing, readout, html("figcaption", {}, caption(series, chart)));
   return readOut(drawing, readout, series, { X, box, width, unit, name });
