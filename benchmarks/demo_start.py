@@ -1,4 +1,4 @@
-"""How much of the demo's answer lies in its start: ``python benchmarks/demo_start.py [--json FILE]``.
+"""How much of the demo's answer lies in its start: ``benchmarks/demo_start.py [--json FILE]``.
 
 The demo's decoder starts from "an edge pulls its two nodes together". This takes that untrained
 decoder, tries all 125 trees for every held-out example, and counts the edges of the best one.

@@ -61,7 +61,8 @@ def test_a_page_says_what_came_out(runs, tmp_path):
     assert data["title"] == "Small trees"
     assert [group["sentence"] for group in data["groups"]] == [
         "F1 of the most likely tree rose from 0.410 to 0.710 (chance 0.400, shortest tree 0.700) "
-        "in 1 min 20 s, 4 k forward evaluations, no gradient; mean of 3 seeds. On test data: 0.710.",
+        "in 1 min 20 s, 4 k forward evaluations, no gradient; mean of 3 seeds. "
+        "On test data: 0.710.",
         "F1 of the most likely structure rose from 0.400 to 0.600 in 40 s, 2 k forward "
         "evaluations, no gradient. Unfinished at step 20.",
     ]
