@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from nestruct.models import RelationalVAE
 from nestruct.models.structured import f1
 from nestruct.training import Recipe, build, read_recipe
 
@@ -19,11 +20,12 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     experiment = build(Recipe.from_tables(read_recipe("graph-layout-demo", ["device=cpu"])))
-    batch = experiment.data.splits()["test"]
-    trees = experiment.model.structure.enumerate()
+    batch, model = experiment.data.splits()["test"], experiment.model
+    assert isinstance(model, RelationalVAE)
+    trees = model.structure.enumerate()
     with torch.no_grad():
         every = trees[:, None].expand(-1, len(batch["z"]), -1)
-        best = trees[experiment.model.decode(batch, every).argmax(0)]
+        best = trees[model.decode(batch, every).argmax(0)]
     result = {
         "examples": len(batch["z"]),
         "best tree under the untrained decoder": float(f1(best, batch["z"]).mean()),

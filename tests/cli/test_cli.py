@@ -104,6 +104,10 @@ def test_seed_and_init_from(trained, tmp_path):
         (["report", "nowhere", "-o", "x.html"], "nowhere"),
         (["sweep", "graph-layout-tiny", "seed", "--run", "x"], "KEY=A,B,C"),
         (["sweep", "graph-layout-tiny", "sede=1,2", "--run", "x"], "did you mean 'seed'?"),
+        (["sweep", "graph-layout-tiny", "seed=1,1", "--run", "x"], "every value once"),
+        (["sweep", "graph-layout-tiny", "seed=1,2", "--run", "x", "--jobs", "0"], "at least 1"),
+        (["train", "graph-layout-tiny", "--run", "x", "training.metric=f1_mp"], "'f1_map'"),
+        (["train", "graph-layout-tiny", "--run", "x", "scheduler.T_max=0"], "cannot take a step"),
         (["check-gradient", "graph-layout-tny"], "did you mean 'graph-layout-tiny'?"),
     ],
 )
@@ -141,6 +145,52 @@ def test_a_run_is_continued_for_longer(tmp_path, capsys):
     assert list((folder / "tensorboard").iterdir())
 
 
+def test_a_longer_run_is_remembered_after_it_was_stopped(tmp_path):
+    folder = tmp_path / "run"
+    assert run("train", "graph-layout-tiny", *QUICK, "--run", folder, "--max-steps", 2) == 0
+    assert run("train", "--resume", folder, "--max-steps", 5) == 0
+    config = tomllib.loads((folder / "config.toml").read_text())
+    assert config["training"]["max_steps"] == 5
+    assert config["scheduler"]["T_max"] == 2
+
+
+def test_a_reader_that_goes_away_does_not_stop_training(tmp_path):
+    folder = tmp_path / "run"
+    words = ["train", "graph-layout-tiny", *QUICK, "--run", str(folder), "--max-steps", "40"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "nestruct", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.wait(timeout=120) == 141
+    assert process.stderr is not None
+    assert b"Traceback" not in process.stderr.read()
+    process.stderr.close()
+    assert '"split": "test"' in (folder / "metrics.jsonl").read_text()
+
+
+def test_a_sweep_with_a_run_that_fails_says_so(tmp_path, capfd):
+    (tmp_path / "seed=0").mkdir()
+    (tmp_path / "seed=0" / "config.toml").write_text("broken")
+    words = ["sweep", "graph-layout-tiny", "seed=0,1", *QUICK, "--run", tmp_path]
+    assert run(*words, "--max-steps", 1) == 1
+    output = capfd.readouterr().out
+    assert "failed (status 1)" in output
+    assert "seed=1: best validation loss" in output
+
+
+def test_values_of_a_sweep_may_hold_commas():
+    from nestruct.cli.sweep import _grid
+
+    grid, varied = _grid(("optimizer.betas=[0.9,0.99],[0.8,0.9]", "seed=3"))
+    assert [choice[0] for choice in grid] == [
+        "optimizer.betas=[0.9,0.99]",
+        "optimizer.betas=[0.8,0.9]",
+    ]
+    assert varied == ["optimizer.betas"]
+
+
 def test_sweep_skips_what_is_done(tmp_path, capfd):
     words = ["sweep", "graph-layout-tiny", "seed=0,1", "estimator.sigma=0.1", "--run", tmp_path]
     words += ["--max-steps", 1, "--jobs", 2, *(f"{word}" for word in QUICK)]
@@ -163,6 +213,12 @@ def test_check_gradient(capsys):
     ]
     words += ["model.hidden_size=1", "model.batch_norm=false", "estimator.shaping=none"]
     words += ["estimator.sigma=0.3", "model.variance=1"]
+    words += [
+        "model.score_scale=1",
+        "model.pull=0",
+        "estimator.minibatch=shared",
+        "estimator.pair_batch_size=none",
+    ]
     code = run("check-gradient", "graph-layout-tiny", *words, "--num-trials", 60, "--batch-size", 2)
     output = capsys.readouterr().out
     assert "cosine to the truth" in output

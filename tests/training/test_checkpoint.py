@@ -13,6 +13,8 @@ import torch
 from nestruct.training.checkpoint import (
     Checkpoint,
     CheckpointError,
+    _checksum,
+    discard_damaged,
     first_good,
     read_checkpoint,
     write_checkpoint,
@@ -83,6 +85,35 @@ def test_another_format_is_refused(tmp_path):
     file.write_text(json.dumps(json.loads(file.read_text()) | {"format": 99}))
     with pytest.raises(CheckpointError, match="has format 99, this nestruct reads format 1"):
         read_checkpoint(tmp_path / "last")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"loop": None},
+        {"loop": {"step": "three"}},
+        {"loop": {"best": {"$float": "abc"}, "step": 1}},
+        {"checksums": 3},
+        {"checksums": {}},
+        {"model": {"w": {"$tensor": "other"}}},
+        {"model": {"w": {"$counter": 3}}},
+    ],
+)
+def test_a_forged_state_with_a_right_checksum_is_refused(tmp_path, change):
+    write_checkpoint(tmp_path, "last", checkpoint(1))
+    file = tmp_path / "last" / "state.json"
+    state = json.loads(file.read_text()) | change
+    state["checksum"] = _checksum(state)
+    file.write_text(json.dumps(state))
+    with pytest.raises(CheckpointError):
+        read_checkpoint(tmp_path / "last")
+
+
+def test_a_file_in_the_place_of_a_checkpoint_is_no_hindrance(tmp_path):
+    (tmp_path / "last").write_text("")
+    discard_damaged(tmp_path / "last")
+    write_checkpoint(tmp_path, "last", checkpoint(1))
+    assert read_checkpoint(tmp_path / "last").step == 1
 
 
 def test_nothing_there_is_no_error(tmp_path):

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 
+import numpy as np
 import pytest
 import torch
 import toys
@@ -14,10 +15,12 @@ from torch.optim import lr_scheduler
 import nestruct
 from nestruct.errors import NestructError
 from nestruct.estimators.base import StepReport
+from nestruct.models import mlp
 from nestruct.noise import derive_seed
 from nestruct.training.checkpoint import read_checkpoint
 from nestruct.training.fit import EVALUATION_STREAM
-from nestruct.training.parts import ESTIMATORS
+from nestruct.training.parts import ESTIMATORS, OPTIMIZERS
+from nestruct.training.run_folder import read_config
 
 PATTERNS = toys.bits(4, 6, seed=3)  # to be found by the four categories
 DATA, HELD_OUT = PATTERNS.repeat(10, 1), PATTERNS.repeat(5, 1)
@@ -241,6 +244,193 @@ def test_a_signal_finishes_the_step_saves_and_says_how_to_go_on(tmp_path, capsys
     assert_same_run(tmp_path / "whole", tmp_path / "cut")
 
 
+class Normed(nestruct.StructuredVAE):
+    """With batch normalisation, whose statistics move in training mode."""
+
+    def __init__(self, **options):
+        torch.manual_seed(0)
+        encoder = torch.nn.Sequential(
+            torch.nn.Linear(6, 5), torch.nn.BatchNorm1d(5), torch.nn.Linear(5, 4)
+        )
+        super().__init__(encoder, mlp(4, 5, 6), nestruct.Categorical(4), **options)
+
+
+def train_normed(**options):
+    model = Normed()
+    adam = torch.optim.Adam(model.parameters(), lr=0.05)
+    options = {"max_steps": 10, "eval_interval": 2, "progress": False} | options
+    data, held_out = DATA.float(), HELD_OUT.float()
+    return model, nestruct.fit(model, nes(), adam, data, validation=held_out, **options)
+
+
+def test_what_is_saved_as_best_is_what_was_scored(tmp_path):
+    """Drawing, evaluating and saving leave the statistics of batch normalisation alone."""
+    bare, without = train_normed()
+    model, result = train_normed(run=tmp_path)
+    assert result.best == without.best
+    for a, b in zip(bare.state_dict().values(), model.state_dict().values(), strict=True):
+        assert torch.equal(a, b)
+    loaded = nestruct.load(tmp_path, Normed())
+    seed = derive_seed(0, EVALUATION_STREAM)
+    assert nestruct.evaluate(loaded, HELD_OUT.float(), seed=seed) == result.best
+
+
+def test_batch_normalisation_resumes(tmp_path):
+    options = {"log_interval": 1, "checkpoint_seconds": 0}
+    train_normed(run=tmp_path / "whole", **options)
+    with pytest.raises(CrashError):
+        train_normed(run=tmp_path / "cut", callbacks=[crash_at(5)], **options)
+    train_normed(run=tmp_path / "cut", resume=True, **options)
+    assert_same_run(tmp_path / "whole", tmp_path / "cut")
+
+
+@pytest.mark.parametrize("name", sorted(OPTIMIZERS))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_every_optimizer_resumes(tmp_path, name, dtype):
+    def run(folder, **options):
+        model = toys.vae().to(dtype)
+        optimizer = OPTIMIZERS[name].make(model.parameters(), lr=0.01)
+        options = {"max_steps": 5, "log_interval": 1, "checkpoint_seconds": 0} | options
+        nestruct.fit(model, nes(), optimizer, DATA.to(dtype), run=folder, progress=False, **options)
+
+    run(tmp_path / "whole")
+    with pytest.raises(CrashError):
+        run(tmp_path / "cut", callbacks=[crash_at(3)])
+    run(tmp_path / "cut", resume=True)
+    assert metrics(tmp_path / "whole") == metrics(tmp_path / "cut")
+    a, b = (read_checkpoint(tmp_path / n / "checkpoints" / "last") for n in ("whole", "cut"))
+    assert all(torch.equal(a.model[key], b.model[key]) for key in a.model)
+    assert str(a.optimizer) == str(b.optimizer)
+
+
+def test_a_longer_run_is_remembered(tmp_path):
+    train(run=tmp_path, max_steps=40)
+    with pytest.raises(CrashError):
+        train(run=tmp_path, max_steps=80, resume=True, callbacks=[crash_at(60)])
+    config = read_config(tmp_path)
+    assert config["training"]["max_steps"] == 80
+    assert config["training"]["log_interval"] == 1
+
+
+def test_a_scheduler_that_cannot_go_on_says_so(tmp_path):
+    def make(optimizer):
+        return lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=4)
+
+    train(run=tmp_path, max_steps=4, scheduler=make)
+    with pytest.raises(NestructError, match="The scheduler cannot go on at step 4"):
+        train(run=tmp_path, max_steps=8, scheduler=make, resume=True)
+
+
+def test_any_object_with_a_step_is_a_scheduler():
+    class Halving:
+        def __init__(self, optimizer):
+            self.optimizer = optimizer
+
+        def step(self):
+            self.optimizer.param_groups[0]["lr"] /= 2
+
+        def state_dict(self):
+            return {}
+
+        def load_state_dict(self, state):
+            pass
+
+    seen = []
+    train(scheduler=Halving, callbacks=[lambda r: seen.append(r.get("lr"))], max_steps=2, lr=1.0)
+    assert 0.5 in seen
+
+
+def test_parameters_of_an_estimator_must_be_known_to_the_scheduler():
+    with pytest.raises(nestruct.InputError, match="before the scheduler is made"):
+        train(Momentum, scheduler=lambda o: lr_scheduler.LinearLR(o))
+
+
+def test_another_seed_is_another_run(tmp_path):
+    train(run=tmp_path, max_steps=3)
+    with pytest.raises(nestruct.InputError, match="began with seed 0, not 7"):
+        train(run=tmp_path, max_steps=6, resume=True, seed=7)
+
+
+def test_other_settings_are_noted(tmp_path, capsys):
+    train(run=tmp_path, max_steps=3)
+    other = {"max_steps": 6, "resume": True, "progress": True, "run": tmp_path}
+    train(lambda: nestruct.NES(sigma=0.5, population_size=6, mode="vmap"), **other)
+    assert "estimator.sigma is 0.5 now; it was 0.1." in capsys.readouterr().out
+
+
+def test_numbers_of_numpy(tmp_path):
+    _, result = train(run=tmp_path, lr=np.float64(0.01), max_steps=np.int64(3))
+    assert result.step == 3
+
+
+def test_optimizers_that_cannot_work_are_refused(tmp_path):
+    model, other = toys.vae(), toys.vae()
+    options = {"max_steps": 2, "progress": False, "run": tmp_path / "run"}
+    with pytest.raises(nestruct.InputError, match="LBFGS"):
+        nestruct.fit(model, nes(), torch.optim.LBFGS(model.parameters()), DATA, **options)
+    with pytest.raises(nestruct.InputError, match="none of the model's parameters"):
+        nestruct.fit(model, nes(), torch.optim.SGD(other.parameters()), DATA, **options)
+    assert not (tmp_path / "run").exists()
+
+
+def test_nothing_is_written_where_the_first_evaluation_fails(tmp_path):
+    with pytest.raises(nestruct.InputError, match="did you mean 'loss'"):
+        train(run=tmp_path / "run", metric="los")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_damaged_checkpoint_does_not_displace_the_good_one_before(tmp_path):
+    with pytest.raises(CrashError):
+        train(run=tmp_path, callbacks=[crash_at(7)], log_interval=1, checkpoint_seconds=0)
+    file = tmp_path / "checkpoints" / "last" / "state.json"
+    file.write_text("{}")
+    good = read_checkpoint(tmp_path / "checkpoints" / "last.previous").step
+    with pytest.raises(CrashError):  # saves once
+        train(
+            run=tmp_path,
+            resume=True,
+            callbacks=[crash_at(good + 2)],
+            log_interval=1,
+            checkpoint_seconds=0,
+        )
+    assert read_checkpoint(tmp_path / "checkpoints" / "last").step == good + 1
+    assert read_checkpoint(tmp_path / "checkpoints" / "last.previous").step == good
+
+
+def test_logs_that_lost_lines_are_noted_and_stay_readable(tmp_path, capsys):
+    with pytest.raises(CrashError):
+        train(run=tmp_path, callbacks=[crash_at(9)], log_interval=1, checkpoint_seconds=0)
+    log = tmp_path / "metrics.jsonl"
+    log.write_bytes(b"".join(log.read_bytes().splitlines(keepends=True)[:4])[:-5])
+    train(run=tmp_path, resume=True, log_interval=1, checkpoint_seconds=0, progress=True)
+    assert "metrics.jsonl has lost" in capsys.readouterr().out
+    assert metrics(tmp_path)[-1]["step"] == 12
+
+
+def test_a_log_that_is_a_link_is_refused(tmp_path):
+    train(run=tmp_path / "run", max_steps=2)
+    outside = tmp_path / "outside"
+    outside.write_text("precious\n" * 50)
+    log = tmp_path / "run" / "metrics.jsonl"
+    log.unlink()
+    log.symlink_to(outside)
+    with pytest.raises(NestructError, match="Cannot write"):
+        train(run=tmp_path / "run", resume=True, max_steps=4)
+    assert outside.read_text() == "precious\n" * 50
+
+
+def test_threads_are_left_as_they_were(tmp_path):
+    before = torch.get_num_threads()
+    with pytest.raises(CrashError):
+        train(run=tmp_path, callbacks=[crash_at(5)], log_interval=1, checkpoint_seconds=0)
+    try:
+        torch.set_num_threads(before + 1)
+        train(run=tmp_path, resume=True, log_interval=1)
+        assert torch.get_num_threads() == before + 1
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_it_runs_in_a_thread():
     results = []
     thread = threading.Thread(target=lambda: results.append(train()[1]))
@@ -375,7 +565,7 @@ def test_what_a_run_folder_says(tmp_path):
         ({"max_steps": -1}, r"training\.max_steps must not be negative"),
         ({"max_steps": 2.5}, r"training\.max_steps must be a whole number, got 2\.5"),
         ({"batch_size": 0}, r"training\.batch_size must be at least 1"),
-        ({"metric": "f2"}, r"training\.metric is 'f2', but an evaluation gives \['loss'\]"),
+        ({"metric": "los"}, r"training\.metric 'los' is not known; did you mean 'loss'"),
         ({"patience": 3, "validation": None}, "needs a validation set"),
         ({"validation": torch.zeros(0, 6)}, "nothing to evaluate on"),
     ],

@@ -7,7 +7,7 @@ import nestruct
 from nestruct.training import Recipe, build, read_recipe, recipe_names
 from nestruct.training.checks import check_value
 from nestruct.training.parts import OPTIMIZERS, SCHEDULERS
-from nestruct.training.recipe import apply_override, parse_value
+from nestruct.training.recipe import parse_value
 
 
 def tables(*overrides: str):
@@ -39,7 +39,7 @@ def test_shipped_recipes_resolve_and_say_what_they_are(name):
         ("optimizer.lr=-1", "[optimizer] Adam: Invalid learning rate: -1.0"),
         ("optimizer.name=Addam", "The optimizer 'Addam' is not known; did you mean 'Adam'?"),
         ("training.max_steps=many", "training.max_steps must be a whole number, got 'many'."),
-        ("training.max_steps=none", "training.max_steps is missing"),
+        ("training.max_steps=none", "training.max_steps must be a whole number, got 'none'."),
         (
             "trainig.max_steps=1",
             "A recipe's table 'trainig' is not known; did you mean 'training'?",
@@ -48,12 +48,16 @@ def test_shipped_recipes_resolve_and_say_what_they_are(name):
         ("seed=x", "seed must be a whole number, got 'x'."),
         ("device=tpu", "device must be auto, cpu, cuda or cuda:N, got 'tpu'."),
         ("sigma", "An override is key=value, like estimator.sigma=0.1; got 'sigma'."),
-        ("scheduler.T_max=3", "The table [scheduler] has no name"),
+        ("scheduler.name=none scheduler.T_max=3", "The table [scheduler] has no name"),
+        ("scheduler.T_max=0", "CosineAnnealingLR cannot take a step with these options"),
+        ("optimizer.capturable=true", "Adam cannot take a step with these options"),
+        ("optimizer.betas=[0.9]", "[optimizer] Adam"),
+        ("estimator=5", "estimator is a table: set its options, like estimator.OPTION=5."),
     ],
 )
 def test_mistakes_get_one_sentence(override, message):
     with pytest.raises(nestruct.InputError) as error:
-        build(Recipe.from_tables(tables(override)))
+        build(Recipe.from_tables(tables(*override.split())))
     assert message in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -81,10 +85,19 @@ def test_another_name_drops_the_options_of_the_one_before():
     assert "sigma" not in switched.estimator.options
 
 
-def test_none_takes_an_option_out():
-    values = {"training": {"patience": 3}}
-    apply_override(values, "training.patience=none")
-    assert values == {"training": {}}
+def test_the_order_of_overrides_does_not_matter():
+    words = ["scheduler.step_size=10", "scheduler.name=StepLR"]
+    assert Recipe.from_tables(tables(*words)).scheduler.options["step_size"] == 10
+    assert Recipe.from_tables(tables("scheduler.name=none")).scheduler is None
+
+
+def test_none_is_none_unless_it_is_a_choice():
+    words = ["training.patience=none", "estimator.shaping=none", "estimator.pair_batch_size=none"]
+    recipe = Recipe.from_tables(tables(*words, "estimator.minibatch=shared"))
+    assert recipe.training.patience is None
+    assert recipe.estimator.options["shaping"] == "none"
+    assert recipe.estimator.options["pair_batch_size"] is None
+    assert Recipe.from_tables(recipe.to_config()) == recipe
 
 
 def test_values_are_toml_or_words():

@@ -44,9 +44,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except NestructError as error:
         print(f"nestruct: {error}", file=sys.stderr)
         status = 1
+    except KeyboardInterrupt:
+        print("nestruct: stopped.", file=sys.stderr)
+        status = 130
     except BrokenPipeError:  # the reader of our output (head, say) has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = 141
+    except OSError as error:
+        print(f"nestruct: {error.strerror or error}.", file=sys.stderr)
+        status = 1
     sys.exit(status)
 
 

@@ -7,6 +7,7 @@ from tyro.conf import arg
 
 from nestruct import estimators
 from nestruct.cli.arguments import Overrides, RecipeName
+from nestruct.data import batch_size as num_examples
 from nestruct.data import select_rows, to_device
 from nestruct.training import Recipe, build, read_recipe
 
@@ -33,7 +34,9 @@ def check_gradient(
     resolved = Recipe.from_tables(read_recipe(recipe, overrides))
     experiment = build(resolved)
     data = experiment.data.splits()["train"]
-    batch = to_device(select_rows(data, torch.arange(batch_size)), torch.device(resolved.device))
+    rows = torch.arange(min(max(batch_size, 1), num_examples(data)))
+    batch = to_device(select_rows(data, rows), torch.device(resolved.device))
+    experiment.model.eval()  # batch normalisation would move while it is looked at
     found = estimators.check_gradient(
         experiment.model, experiment.estimator, batch, num_trials=num_trials, seed=resolved.seed
     )

@@ -32,7 +32,7 @@ def evaluate(
     if as_json:
         print(json.dumps({"run": run.name, "split": split, "step": step, **values}))
         return 0
-    print(f"{run} at step {step} ({checkpoint}), {split} split:")
+    print(f"{run} at step {step}, {split} split:")
     for name, value in values.items():
         print(f"  {name} {number(value)}")
     return 0

@@ -1,6 +1,8 @@
 """``nestruct sweep``: one run for each combination of values."""
 
 import itertools
+import re
+import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +14,7 @@ from tyro.conf import Positional, arg
 from nestruct.cli.arguments import Device, Number, RecipeName
 from nestruct.errors import InputError
 from nestruct.reports import read_run
-from nestruct.training import Recipe, read_recipe
+from nestruct.training import Recipe, build, read_recipe
 from nestruct.wording import number
 
 Settings = Annotated[
@@ -22,9 +24,7 @@ Settings = Annotated[
 
 def sweep(
     recipe: RecipeName,
-    settings: Annotated[
-        tuple[str, ...], Positional, arg(metavar="KEY=A,B,C ...", help_behavior_hint="")
-    ],
+    settings: Settings,
     /,
     *,
     run: Annotated[Path, arg(metavar="DIR")],
@@ -44,38 +44,59 @@ def sweep(
         max_steps: How many steps to train, instead of the recipe's.
         device: auto, cpu, cuda or cuda:1.
     """
+    if jobs < 1:
+        raise InputError(f"--jobs must be at least 1, got {jobs}.")
     grid, varied = _grid(settings)
     common = [] if max_steps is None else [f"training.max_steps={max_steps}"]
     common += [] if device is None else [f"device={device}"]
     for overrides in grid:  # all of them can be trained, or none is started
-        Recipe.from_tables(read_recipe(recipe, [*common, *overrides]))
+        build(Recipe.from_tables(read_recipe(recipe, [*common, *overrides])))
     folders = [run / _name(overrides, varied) for overrides in grid]
+    if len(set(folders)) < len(folders):
+        raise InputError("Two runs of this sweep would be the same: say every value once.")
+    running: set[subprocess.Popen] = set()
 
     def train(overrides: list[str], folder: Path) -> int:
-        if (folder / "metrics.jsonl").exists() and read_run(folder).finished:
+        steps = [] if max_steps is None else ["--max-steps", str(max_steps)]
+        command = [sys.executable, "-m", "nestruct", "train"]
+        if not (folder / "config.toml").exists():
+            command += [recipe, *common, *overrides, "--run", str(folder)]
+        elif _is_done(folder, max_steps):
             print(f"{folder}: already done, {_outcome(folder, 0)}", flush=True)
             return 0
-        command = [sys.executable, "-m", "nestruct", "train"]
-        if (folder / "config.toml").exists():
-            command += ["--resume", str(folder)]
         else:
-            command += [recipe, *common, *overrides, "--run", str(folder)]
+            command += ["--resume", str(folder), *steps]
         folder.parent.mkdir(parents=True, exist_ok=True)
         with (folder.parent / f"{folder.name}.log").open("ab") as log:
-            status = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT).returncode
+            # A session of its own: Ctrl-C reaches a run once, through us.
+            process = subprocess.Popen(
+                command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+            )
+            running.add(process)
+            status = process.wait()
+            running.discard(process)
         print(f"{folder}: {_outcome(folder, status)}", flush=True)
         return status
 
     print(f"{len(grid)} runs in {run}, {jobs} at a time; their output is in *.log.", flush=True)
-    pool = ThreadPoolExecutor(max(1, jobs))
+    pool = ThreadPoolExecutor(jobs)
     try:
         statuses = list(pool.map(train, grid, folders))
-    except KeyboardInterrupt:  # the runs heard it too, and save
+    except KeyboardInterrupt:
+        for process in list(running):
+            process.send_signal(signal.SIGINT)
         pool.shutdown(cancel_futures=True)
         print("Stopped; the same command continues.")
         return 130
     print(f"See them with: nestruct report {run}/*/ -o page.html")
-    return max(statuses)
+    return 1 if any(statuses) else 0
+
+
+def _is_done(folder: Path, max_steps: int | None) -> bool:
+    if not (folder / "metrics.jsonl").exists():
+        return False
+    run = read_run(folder)
+    return run.finished and (max_steps is None or (run.max_steps or 0) >= max_steps)
 
 
 def _grid(settings: tuple[str, ...]) -> tuple[list[list[str]], list[str]]:
@@ -83,9 +104,10 @@ def _grid(settings: tuple[str, ...]) -> tuple[list[list[str]], list[str]]:
     axes = []
     for setting in settings:
         key, equals, values = setting.partition("=")
-        if not equals or not all(values.split(",")):
+        choices = re.split(r",(?![^\[]*\])", values)  # not at the commas within brackets
+        if not equals or not all(choices):
             raise InputError(f"Say what to vary as KEY=A,B,C, like seed=0,1,2; got {setting!r}.")
-        axes.append([f"{key}={value}" for value in values.split(",")])
+        axes.append([f"{key}={value}" for value in choices])
     if not axes:
         raise InputError("Say what to vary, like estimator.sigma=0.01,0.1 seed=0,1,2.")
     varied = [axis[0].partition("=")[0] for axis in axes if len(axis) > 1 or len(axes) == 1]

@@ -15,6 +15,7 @@ from nestruct.errors import InputError
 from nestruct.population.shard import my_rank
 from nestruct.training import FitResult, Recipe, read_config, read_recipe
 from nestruct.training import train as train_recipe
+from nestruct.training.recipe import apply_override
 from nestruct.wording import duration, number
 
 
@@ -70,7 +71,7 @@ def train(
     if seed is not None:
         tables["seed"] = seed
     if max_steps is not None:
-        tables.setdefault("training", {})["max_steps"] = max_steps
+        apply_override(tables, f"training.max_steps={max_steps}")
     if device is not None:
         tables["device"] = device
     with _processes(tables):

@@ -29,7 +29,9 @@ def select_rows(batch: Any, index: Tensor) -> Any:
 
 def batch_size(batch: Any) -> int:
     """The number of examples; raises when the tensors of a batch disagree."""
-    if hasattr(batch, "__len__") and hasattr(batch, "select_rows"):
+    if hasattr(batch, "select_rows"):
+        if not hasattr(batch, "__len__"):
+            raise InputError(f"{type(batch).__name__} has select_rows but no __len__; give it one.")
         return len(batch)
     sizes: list[int] = []
 

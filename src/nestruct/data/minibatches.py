@@ -5,7 +5,10 @@ from typing import Any
 import torch
 
 from nestruct.data.batch import batch_size, device_of, select_rows
+from nestruct.errors import InputError
 from nestruct.noise import derive_seed
+
+_ORDER_STREAM = 4  # what the seed of an epoch's order is derived for
 
 
 class Minibatches:
@@ -27,6 +30,8 @@ class Minibatches:
     def __init__(self, data: Any, *, size: int | None = None, seed: int = 0) -> None:
         self.data = data
         self.num_examples = batch_size(data)
+        if self.num_examples == 0:
+            raise InputError("There is nothing to train on: the data have no examples.")
         self.size = min(size or self.num_examples, self.num_examples)
         self.seed = seed
         self._epoch = -1
@@ -43,7 +48,7 @@ class Minibatches:
             return self.data
         epoch, place = divmod(step, self.steps_per_epoch)
         if epoch != self._epoch:
-            generator = torch.Generator().manual_seed(derive_seed(self.seed, epoch))
+            generator = torch.Generator().manual_seed(derive_seed(self.seed, _ORDER_STREAM, epoch))
             order = torch.randperm(self.num_examples, generator=generator)
             self._epoch, self._order = epoch, order.to(device_of(self.data))
         return select_rows(self.data, self._order[place * self.size : (place + 1) * self.size])

@@ -19,11 +19,12 @@ from nestruct.estimators.enumeration import exact_loss
 from nestruct.estimators.nes import NES
 from nestruct.models import StructuredModel
 from nestruct.noise import Noise
-from nestruct.population import Layout, needs_loop
+from nestruct.population import Layout, budget, needs_loop
 from nestruct.population.evaluate import is_training, tensor_places
 from nestruct.structures import Categorical, KSubset, SpanningTree
 
-_MAX_LISTED = 1000
+_MAX_LISTED = 64  # structures: each is decoded at every point
+_MAX_CHUNK = 500  # points at once
 _SIGMAS = 4.0  # how many standard errors the verdict allows
 
 
@@ -219,10 +220,16 @@ def _smoothed_gradient(
             return torch.func.vmap(function)
         return lambda *rows: torch.stack([function(*row) for row in zip(*rows, strict=True)])
 
+    each = budget.activation_bytes(model, batch, Noise(seed=seed)) + 4 * sum(
+        p.nbytes for p in parameters
+    )
+    if listed:  # every structure, forward and backward
+        each *= 4 * round(float(model.structure.log_count().exp()))  # type: ignore
+    chunk = min(_MAX_CHUNK, max(1, budget.default_budget(device) // each))
     total = torch.zeros(sum(sizes), dtype=torch.float64, device=device)
     squares = torch.zeros_like(total)
-    for start in range(0, num_pairs, 500):
-        count = min(500, num_pairs - start)
+    for start in range(0, num_pairs, chunk):
+        count = min(chunk, num_pairs - start)
         drawn = torch.randn(count, sum(sizes), generator=generator, dtype=dtype).to(device)
         numbers = torch.arange(start, start + count, device=device)
         with torch.no_grad():

@@ -71,13 +71,14 @@ class StructuredModel(nn.Module):
         F1 of the parts of the most likely structure and of one perturb-and-MAP sample. Override it
         to report something else.
         """
-        scores = self.encode(batch)
-        z = self._perturb(batch, scores, noise)
-        values = {"loss": self.loss_at(batch, scores, z)}
-        truth = true_structures(batch)
-        if truth is not None:
-            most_likely = self.structure.argmax(scores, self.lengths(batch))
-            values |= {"f1_map": f1(most_likely, truth), "f1_sample": f1(z, truth)}
+        values = {"loss": self.loss(batch, noise)}
+        if _entry(batch, "z") is not None:
+            scores = self.encode(batch)
+            truth = true_structures(batch, scores)
+            if truth is not None:
+                z = self.structure.argmax(scores, self.lengths(batch))
+                values["f1_map"] = f1(z, truth)
+                values["f1_sample"] = f1(self._perturb(batch, scores, noise), truth)
         return values
 
     def _perturb(self, batch: Any, scores: Tensor, noise: Noise) -> Tensor:
@@ -253,9 +254,15 @@ def observed(batch: Any) -> Tensor:
     return batch[0] if isinstance(batch, tuple | list) else batch.x
 
 
-def true_structures(batch: Any) -> Tensor | None:
-    """The entry ``z`` of a batch, where there is one."""
-    return batch.get("z") if isinstance(batch, dict) else getattr(batch, "z", None)
+def true_structures(batch: Any, like: Tensor) -> Tensor | None:
+    """The entry ``z`` of a batch, where there is one with the parts of ``like``; in its dtype."""
+    z = _entry(batch, "z")
+    is_truth = isinstance(z, Tensor) and z.shape[1:] == like.shape[1:]
+    return z.to(like.dtype) if is_truth else None
+
+
+def _entry(batch: Any, name: str) -> Any:
+    return batch.get(name) if isinstance(batch, dict) else getattr(batch, name, None)
 
 
 def f1(

@@ -37,6 +37,12 @@ def first_rank_decides(value: float, device: torch.device) -> float:
     return float(tensor)
 
 
+def wait_for_all() -> None:
+    """Returns once every rank is here."""
+    if world_size() > 1:
+        dist.barrier()
+
+
 def any_rank(value: bool, device: torch.device) -> bool:
     """Whether it holds on any rank."""
     if world_size() == 1:

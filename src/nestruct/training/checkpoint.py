@@ -98,9 +98,20 @@ def read_checkpoint(path: Path) -> Checkpoint:
             if hashlib.sha256(content).hexdigest() != state["checksums"][part]:
                 raise CheckpointError(f"{file} was truncated or edited (its checksum is wrong)")
             parts[part] = unpack(state[part], safetensors.torch.load(content))
-        except (OSError, SafetensorError, KeyError) as error:
+        except (OSError, SafetensorError, LookupError, TypeError, ValueError) as error:
             raise CheckpointError(f"{file} cannot be read ({error})") from None
-    return Checkpoint(**parts, loop=unpack(state["loop"], {}))
+    return Checkpoint(**parts, loop=state["loop"])
+
+
+def discard_damaged(path: Path) -> None:
+    """Removes a checkpoint that is not as it was written."""
+    if path.is_dir() and not path.is_symlink():
+        try:
+            read_checkpoint(path)
+        except CheckpointError:
+            shutil.rmtree(path)
+    elif path.exists() or path.is_symlink():
+        path.unlink()
 
 
 def first_good(folder: Path, names: list[str]) -> tuple[Checkpoint | None, list[str]]:
@@ -134,6 +145,13 @@ def _read_state(path: Path) -> dict[str, Any]:
         )
     if state.get("checksum") != _checksum(state):
         raise CheckpointError(f"{file} was truncated or edited (its checksum is wrong)")
+    try:
+        state["loop"] = unpack(state["loop"], {})
+        complete = state["loop"]["step"] >= 0 and set(state["checksums"]) == set(PARTS)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        complete = False
+    if not complete:
+        raise CheckpointError(f"{file} is not the state of a checkpoint")
     return state
 
 

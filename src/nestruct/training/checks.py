@@ -1,6 +1,7 @@
 """Whether what a person wrote can be used: names with a suggestion, values against annotations."""
 
 import difflib
+import numbers
 import types
 from collections.abc import Iterable
 from typing import Any, Literal, Union, get_args, get_origin
@@ -28,7 +29,14 @@ def check_name(what: str, name: str, known: Iterable[str]) -> None:
 
 
 def check_value(where: str, value: Any, hint: Any) -> Any:
-    """The value, a whole number as a float where that is asked for; raises where it cannot be."""
+    """The value in the type that is asked for; raises where it cannot be.
+
+    A whole number may stand for a float, and the word ``none`` for None.
+    """
+    if isinstance(value, numbers.Real) and type(value) not in (bool, int, float):  # numpy's
+        value = int(value) if isinstance(value, numbers.Integral) else float(value)
+    if value == "none" and not _fits(value, hint) and _fits(None, hint):
+        return None  # TOML has no word for it
     if not _fits(value, hint):
         raise InputError(f"{where} must be {_describe(hint)}, got {value!r}.")
     if type(value) is int and _fits(1.0, hint) and not _takes(int, hint):

@@ -4,6 +4,7 @@
 is known, where to put nodes), and gets one line per evaluation.
 """
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -11,10 +12,11 @@ import torch
 from torch import Tensor
 
 from nestruct.data import batch_size, device_of, select_rows
+from nestruct.errors import InputError
 from nestruct.models import StructuredModel
 from nestruct.models.structured import f1, true_structures
 from nestruct.noise import Noise
-from nestruct.structures import nan_rows
+from nestruct.training.evaluate import as_in_use
 
 MAX_EXAMPLES = 12
 
@@ -47,24 +49,31 @@ class Drawings:
         structure = self.model.structure
         options = {k: v for k, v in vars(structure).items() if isinstance(v, int)}
         shape = getattr(structure, "shape", None)
-        truth = true_structures(self.batch)
-        return {
+        with as_in_use(self.model):
+            z = self.model.infer(self.batch)
+        truth = true_structures(self.batch, z)
+        header = {
             "format": 1,
             "structure": type(structure).__name__,
             "options": options | ({} if shape is None else {"shape": list(shape)}),
             "true": None if truth is None else _parts(truth),
             "drawing": None if self.describe is None else self.describe(self.batch),
-            "references": self._references(),
+            "references": self._references(z),
         }
+        try:
+            json.dumps(header)
+        except TypeError as error:
+            raise InputError(f"describe must give plain numbers and strings: {error}.") from None
+        return header
 
     def line(self, step: int) -> dict[str, Any]:
         """One line per evaluation: the most likely structures."""
-        with nan_rows():
+        with as_in_use(self.model):
             return {"step": step, "map": _parts(self.model.infer(self.batch))}
 
-    def _references(self) -> dict[str, dict[str, float]]:
+    def _references(self, z: Tensor) -> dict[str, dict[str, float]]:
         """The F1 of what needs no learning, over all examples: of noise alone, and of baselines."""
-        truth = true_structures(self.data)
+        truth = true_structures(self.data, z)
         if truth is None:
             return {}
         lengths = self.model.lengths(self.data)

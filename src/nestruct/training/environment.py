@@ -29,12 +29,13 @@ def describe_environment(device: torch.device, world_size: int = 1) -> dict[str,
         "device": torch.cuda.get_device_name(device) if cuda else "cpu",
         "processes": world_size,
         "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "command": " ".join(["nestruct", *map(_without_folder, sys.argv[1:])]),
+        "command": " ".join(map(_without_folder, sys.argv)),
     }
 
 
 def _without_folder(word: str) -> str:
-    return Path(word).name if word.startswith("/") else word
+    key, equals, value = word.rpartition("=")
+    return f"{key}{equals}{Path(value).name}" if "/" in value else word
 
 
 def _cpu() -> str:

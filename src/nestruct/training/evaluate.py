@@ -1,16 +1,19 @@
 """How good a model is on held-out examples: means of its metrics, with draws fixed once for all."""
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from nestruct.data import batch_size, device_of, select_rows
+from nestruct.data import batch_size as num_examples
+from nestruct.data import device_of, select_rows
 from nestruct.errors import InputError
-from nestruct.noise import Noise
+from nestruct.noise import Noise, derive_seed
 from nestruct.structures import nan_rows
 
+RESERVED = ("step", "split", "best_step", "evaluations", "timing")
 Metrics = Callable[[nn.Module, Any, Noise], dict[str, Tensor]]
 
 
@@ -42,43 +45,56 @@ def evaluate(
         ['loss']
     """
     measure = _default_metrics if metrics is None else metrics
-    count = _count(data)
+    count, device = num_examples(data), device_of(data)
+    if count == 0:
+        raise InputError("There is nothing to evaluate on: the data have no examples.")
     totals: dict[str, float] = {}
+    with as_in_use(model), torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.manual_seed(derive_seed(seed))  # for models that draw from torch's own generator
+        for start in range(0, count, batch_size):
+            stop = min(start + batch_size, count)
+            rows = torch.arange(start, stop, device=device)
+            batch = data if stop - start == count else select_rows(data, rows)
+            values = measure(model, batch, Noise(seed=seed, example=rows))
+            _check(values, stop - start)
+            for name, value in values.items():
+                totals[name] = totals.get(name, 0.0) + float(value.double().sum())
+    return {name: total / count for name, total in totals.items()}
+
+
+@contextlib.contextmanager
+def as_in_use(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode, no gradients, and NaN where a structure has no answer; undone at the end."""
     was_training = {module: module.training for module in model.modules()}
     model.eval()
     try:
         with torch.no_grad(), nan_rows():
-            for start in range(0, count, batch_size):
-                stop = min(start + batch_size, count)
-                rows = torch.arange(start, stop, device=device_of(data))
-                batch = data if stop - start == count else select_rows(data, rows)
-                values = measure(model, batch, Noise(seed=seed, example=rows))
-                for name, value in values.items():
-                    _check(name, value, stop - start)
-                    totals[name] = totals.get(name, 0.0) + float(value.double().sum())
+            yield
     finally:
         for module, training in was_training.items():
             module.training = training
-    return {name: total / count for name, total in totals.items()}
 
 
 def _default_metrics(model: nn.Module, batch: Any, noise: Noise) -> dict[str, Tensor]:
     if callable(getattr(model, "metrics", None)):
         return model.metrics(batch, noise)  # type: ignore[operator]
+    if not callable(getattr(model, "loss", None)):
+        raise InputError(
+            f"{type(model).__name__} cannot be evaluated: it has no loss(batch, noise) -> [batch]."
+        )
     return {"loss": model.loss(batch, noise)}  # type: ignore[operator]
 
 
-def _count(data: Any) -> int:
-    count = batch_size(data)
-    if count == 0:
-        raise InputError("There is nothing to evaluate on: the data have no examples.")
-    return count
-
-
-def _check(name: str, value: Any, examples: int) -> None:
-    if not isinstance(value, Tensor) or value.shape != (examples,):
-        got = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
-        raise InputError(
-            f"The metric {name!r} must be a tensor with one value per example, [{examples}]; "
-            f"got {got}."
-        )
+def _check(values: Any, examples: int) -> None:
+    if not isinstance(values, dict):
+        raise InputError(f"Metrics must be a dictionary of tensors, got {type(values).__name__}.")
+    for name, value in values.items():
+        if name in RESERVED:
+            raise InputError(f"A metric cannot be called {name!r}: records have that key already.")
+        if not isinstance(value, Tensor) or value.shape != (examples,):
+            is_tensor = isinstance(value, Tensor)
+            got = f"shape {tuple(value.shape)}" if is_tensor else type(value).__name__
+            raise InputError(
+                f"The metric {name!r} must be a tensor with one value per example, [{examples}]; "
+                f"got {got}."
+            )

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from nestruct.data import to_device
 from nestruct.errors import InputError
@@ -16,6 +17,7 @@ from nestruct.training.evaluate import evaluate
 from nestruct.training.fit import EVALUATION_STREAM, FitResult, fit
 from nestruct.training.parts import PARTS
 from nestruct.training.recipe import Recipe, Section, resolve_device
+from nestruct.training.restore import join_parameters
 from nestruct.training.run_folder import check_is_free, read_config
 from nestruct.training.tensorboard import TensorBoard
 
@@ -40,7 +42,9 @@ def build(recipe: Recipe) -> Experiment:
     data = _make("data", recipe.data)
     model = build_model(recipe, data).to(recipe.device)
     estimator = _make("estimator", recipe.estimator)
+    _rehearse(recipe)
     optimizer = _make("optimizer", recipe.optimizer, list(model.parameters()))
+    join_parameters(estimator, optimizer, None)
     scheduler = None
     if recipe.scheduler is not None:
         scheduler = _make("scheduler", recipe.scheduler, optimizer)
@@ -181,10 +185,27 @@ def _fill(model: nn.Module, state: dict[str, Any], run: str | Path) -> None:
         raise InputError(f"The parameters in {run} are of another model: {reason}") from None
 
 
+def _rehearse(recipe: Recipe) -> None:
+    """One step of optimizer and scheduler on a dummy: torch checks some options only there."""
+    dummy = nn.Parameter(torch.zeros(2, 2, device=recipe.device))
+    dummy.grad = torch.ones_like(dummy)
+    part, scheduler = recipe.optimizer, None
+    optimizer = _make("optimizer", part, [dummy])
+    if recipe.scheduler is not None:
+        scheduler = _make("scheduler", recipe.scheduler, optimizer)
+    try:
+        optimizer.step()
+        if recipe.scheduler is not None and scheduler is not None:
+            part = recipe.scheduler
+            scheduler.step(*[0.0] * isinstance(scheduler, ReduceLROnPlateau))
+    except Exception as error:
+        raise InputError(f"{part.name} cannot take a step with these options: {error}.") from None
+
+
 def _make(key: str, section: Section, *given: Any, **more: Any) -> Any:
     try:
         return PARTS[key][section.name].make(*given, **more, **section.options)
     except InputError:
         raise
-    except (ValueError, TypeError) as error:  # torch's own checks of an option
+    except Exception as error:  # torch's own checks of an option
         raise InputError(f"[{key}] {section.name}: {error}") from None

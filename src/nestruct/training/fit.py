@@ -4,6 +4,7 @@ Every draw comes from (seed, step), the order of the data too, so a checkpoint n
 state, and a run that was killed and resumed ends in the same bits as one that was not.
 """
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
@@ -19,15 +19,29 @@ from nestruct.data import Minibatches, to_device
 from nestruct.errors import InputError
 from nestruct.models import StructuredModel
 from nestruct.noise import derive_seed
-from nestruct.population.shard import first_rank_decides, my_rank, share_model, world_size
-from nestruct.training.checkpoint import Checkpoint, first_good
+from nestruct.population.shard import (
+    first_rank_decides,
+    my_rank,
+    share_model,
+    wait_for_all,
+    world_size,
+)
+from nestruct.training.checks import check_name, check_value
 from nestruct.training.drawings import Drawings
 from nestruct.training.environment import describe_environment
 from nestruct.training.evaluate import Metrics, evaluate
 from nestruct.training.loop import Loop, Progress
 from nestruct.training.options import Training
-from nestruct.training.progress import Display
-from nestruct.training.run_folder import Record, RunFolder, newest_checkpoint
+from nestruct.training.progress import Console, Display
+from nestruct.training.restore import (
+    check_optimizer,
+    compare_configs,
+    find_best_model,
+    join_parameters,
+    newest_checkpoint,
+    restore,
+)
+from nestruct.training.run_folder import Record, RunFolder, check_is_free, read_config
 
 EVALUATION_STREAM = 2  # what the seed of evaluations is derived for
 
@@ -42,7 +56,8 @@ class FitResult:
             ``interrupted``.
         initial: Validation metrics of the untrained model; None without a validation set.
         best: Validation metrics at ``best_step``.
-        best_step: Where the validation metric was best; the model is left with those parameters.
+        best_step: Where the validation metric was best; unless interrupted, the model is left with
+            those parameters.
         test: Test metrics at ``best_step``; None without a test set.
         seconds: Wall-clock of all sessions.
         evaluations: Losses evaluated: members x samples x steps.
@@ -66,7 +81,7 @@ def fit(
     *,
     validation: Any = None,
     test: Any = None,
-    scheduler: LRScheduler | ReduceLROnPlateau | None = None,
+    scheduler: LRScheduler | ReduceLROnPlateau | Any = None,
     seed: int = 0,
     run: str | Path | None = None,
     resume: bool = False,
@@ -115,6 +130,7 @@ def fit(
         'finished'
     """
     settings = Training.from_options(options)
+    seed = check_value("seed", seed, int)
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     path = None if run is None else Path(run)
     validation = None if validation is None else to_device(validation, device)
@@ -123,8 +139,10 @@ def fit(
         data = Minibatches(to_device(data, device), size=settings.batch_size, seed=seed)
     if settings.patience is not None and validation is None:
         raise InputError("training.patience needs a validation set; give validation=...")
-    _join_parameters(estimator, optimizer)
+    check_optimizer(optimizer, model)
+    join_parameters(estimator, optimizer, scheduler)
     share_model(model)
+    config = config or _config(estimator, optimizer, scheduler, settings, seed)
 
     def measure(examples: Any) -> dict[str, float]:
         return evaluate(
@@ -135,38 +153,51 @@ def fit(
             metrics=metrics,
         )
 
-    folder = None
     continues = resume and path is not None and (path / "config.toml").exists()
-    if path is not None and my_rank() == 0:
-        config = config or _config(estimator, optimizer, scheduler, settings, seed)
-        environment = describe_environment(device, world_size())
-        folder = (
-            RunFolder.reopen(path) if continues else RunFolder.create(path, config, environment)
-        )
-    # Also waits for rank 0: it holds the folder before anyone reads it.
     continues = bool(first_rank_decides(float(continues), device))
-    try:
+    untrained = None
+    if not continues:  # what can go wrong should, before anything is written
+        if path is not None and my_rank() == 0:
+            check_is_free(path)
+        if validation is not None:
+            untrained = measure(validation)
+            check_name("training.metric", settings.metric, untrained)
+    display = Display(
+        Console() if progress and my_rank() == 0 else None,
+        max_steps=settings.max_steps,
+        metric=settings.metric,
+    )
+    threads = torch.get_num_threads()
+    with contextlib.ExitStack() as stack:
+        stack.callback(torch.set_num_threads, threads)
+        folder = None
+        if path is not None and my_rank() == 0:
+            folder = RunFolder(path, config)
+            stack.callback(folder.close)
+            if not continues:
+                folder.create(describe_environment(device, world_size()))
+        wait_for_all()  # rank 0 holds the folder before anyone reads it
         now, best_model, notes = Progress(), None, []
         if continues and path is not None:
+            notes += compare_configs(read_config(path), config)
             found, refused = newest_checkpoint(path)
             notes += [f"Not used: {reason}." for reason in refused]
             if found is not None:
-                now = _restore(found, model, optimizer, scheduler, estimator, settings, notes)
-                best_model = _best_model(path, now, notes)
-        first_rank_decides(0.0, device)  # everyone has read before rank 0 writes
-        if folder is not None:
-            folder.step = now.step if now.step else None
-            if now.reason is None:
-                folder.cut(now.lines)
+                now = restore(found, model, optimizer, scheduler, estimator)
+                if now.reason == "finished" and now.step < settings.max_steps:
+                    now.reason = now.test = None  # asked to go on for longer
+                best_model = find_best_model(path, now, notes)
+                if now.reason is None:
+                    notes.append(f"Continuing at step {now.step}.")
+            if now.threads != threads:
+                notes.append(f"Using {now.threads} threads, as before: others round otherwise.")
+                torch.set_num_threads(now.threads)
+        wait_for_all()  # everyone has read before rank 0 writes
+        if folder is not None and now.reason is None:
+            notes += folder.take_up(now.step, now.lines)
         drawings = None
         if isinstance(model, StructuredModel) and validation is not None:
             drawings = Drawings(model, validation, describe, baselines)
-        display = Display(
-            Console() if progress and my_rank() == 0 else None,
-            max_steps=settings.max_steps,
-            first_step=now.step,
-            metric=settings.metric,
-        )
         loop = Loop(
             model=model,
             estimator=estimator,
@@ -184,85 +215,22 @@ def fit(
             callbacks=callbacks if my_rank() == 0 else (),
             display=display,
             now=now,
+            untrained=untrained,
             best_model=best_model,
         )
-        with display, torch.random.fork_rng([device] if device.type == "cuda" else []):
-            for text in notes:
-                display.note(text)
-            if now.reason is None:
-                loop.run()
-            elif best_model is not None:
-                display.note(f"This run is {now.reason} at step {now.step}: nothing is left to do.")
+        stack.enter_context(torch.random.fork_rng([device] if device.type == "cuda" else []))
+        stack.enter_context(display)
+        for text in notes:
+            display.note(text)
+        if now.reason is None:
+            loop.run()
+        else:
+            display.note(f"This run {now.reason} at step {now.step}: nothing is left to do.")
+            if best_model is not None:
                 model.load_state_dict(best_model)
         if now.reason == "interrupted" and folder is not None:
-            how = f"nestruct train --resume {path}" if "recipe" in (config or {}) else "resume=True"
-            display.note(f"Stopped at step {now.step}, all is saved; continue with: {how}")
-    finally:
-        if folder is not None:
-            folder.close()
-    shared = {f.name: getattr(now, f.name) for f in dataclasses.fields(FitResult)}
-    return FitResult(**shared)
-
-
-def _join_parameters(estimator: Any, optimizer: torch.optim.Optimizer) -> None:
-    """Adds an estimator's own parameters to the optimizer.
-
-    NES has an option of the same name, so it is the class that is asked.
-    """
-    if not callable(getattr(type(estimator), "parameters", None)):
-        return
-    known = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    own = [p for p in estimator.parameters() if id(p) not in known]
-    if own:
-        optimizer.add_param_group({"params": own})
-
-
-def _restore(
-    found: Checkpoint,
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    scheduler: Any,
-    estimator: Any,
-    settings: Training,
-    notes: list[str],
-) -> Progress:
-    """Puts everything back as it was at a checkpoint."""
-    try:
-        model.load_state_dict(found.model)
-        optimizer.load_state_dict(found.optimizer["optimizer"])
-        if scheduler is not None:
-            scheduler.load_state_dict(found.optimizer["scheduler"])
-        if hasattr(estimator, "load_state_dict"):
-            estimator.load_state_dict(found.estimator)
-    except (RuntimeError, ValueError, KeyError, TypeError) as error:
-        reason = str(error).splitlines()[0]
-        raise InputError(
-            f"The checkpoint of step {found.step} is of another model, optimizer, scheduler or "
-            f"estimator ({reason}); resume with those that the run began with."
-        ) from None
-    now = Progress(**found.loop)
-    if now.reason == "finished" and now.step < settings.max_steps:
-        now.reason = now.test = None  # asked to go on for longer
-    if now.reason is None:
-        notes.append(f"Continuing at step {now.step}.")
-    if now.threads != torch.get_num_threads():
-        notes.append(f"Using {now.threads} threads, as before: another number rounds otherwise.")
-        torch.set_num_threads(now.threads)
-    return now
-
-
-def _best_model(path: Path, now: Progress, notes: list[str]) -> dict[str, Any] | None:
-    """The best parameters so far; where they are lost, the search for the best starts anew."""
-    if now.best_step is None:
-        return None
-    found, refused = first_good(path / "checkpoints", ["best"])
-    notes += [f"Not used: {reason}." for reason in refused]
-    # It may be newer than where the run goes on from: then that step will come again.
-    if found is not None and found.step >= now.best_step:
-        return found.model
-    notes.append("The best parameters are lost; the best from here on counts.")
-    now.best = now.best_step = None
-    return None
+            display.note(f"Stopped at step {now.step}, all is saved; continue with {folder.how}.")
+    return FitResult(**{f.name: getattr(now, f.name) for f in dataclasses.fields(FitResult)})
 
 
 def _config(

@@ -10,12 +10,13 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from nestruct.errors import InputError
+from nestruct.errors import NestructError
 from nestruct.noise import derive_seed
 from nestruct.population.shard import any_rank, first_rank_decides, world_size
 from nestruct.training.checkpoint import Checkpoint
+from nestruct.training.checks import check_name
 from nestruct.training.drawings import Drawings
 from nestruct.training.interrupt import catch_interrupt
 from nestruct.training.options import Training
@@ -51,7 +52,7 @@ class Loop:
     model: nn.Module
     estimator: Any
     optimizer: torch.optim.Optimizer
-    scheduler: LRScheduler | ReduceLROnPlateau | None
+    scheduler: Any
     minibatch: Callable[[int], Any]
     measure: Callable[[Any], dict[str, float]]
     validation: Any
@@ -64,6 +65,7 @@ class Loop:
     callbacks: Sequence[Callable[[Record], None]]
     display: Display
     now: Progress = field(default_factory=Progress)
+    untrained: dict[str, float] | None = None  # what an evaluation before the first step gave
     best_model: dict[str, Any] | None = None
 
     def run(self) -> None:
@@ -73,12 +75,12 @@ class Loop:
         self._failed: Any = 0  # since they were last read, which waits for the device
         # A new run saves after its first step, which is when the estimator has made its plan.
         self._saved_at = time.monotonic() if now.step else -math.inf
-        on_plateau = isinstance(self.scheduler, ReduceLROnPlateau)
         with catch_interrupt(twice=world_size() == 1) as interrupt:
             if self.validation is not None and now.initial is None:
                 if self.folder is not None and self.drawings is not None:
                     self.folder.append("structures.jsonl", self.drawings.header())
                 self._evaluate()
+            self.display.begin(now.step)
             while now.step < settings.max_steps and not self._is_stuck():
                 if any_rank(bool(interrupt), self.device):
                     self._save("last")
@@ -89,8 +91,8 @@ class Loop:
                 torch.manual_seed(derive_seed(self.seed, _STEP_STREAM, now.step))
                 report = self.estimator.backward(self.model, batch, seed=self.seed, step=now.step)
                 self.optimizer.step()
-                if isinstance(self.scheduler, LRScheduler) and not on_plateau:
-                    self.scheduler.step()
+                if self.scheduler is not None and not self._on_plateau:
+                    self._schedule()
                 now.step += 1
                 now.evaluations += int(report.num_evaluations)
                 self._failed = self._failed + report.num_failed
@@ -123,16 +125,14 @@ class Loop:
     def _evaluate(self) -> None:
         """Looks at the validation set, and keeps the parameters where they are the best so far."""
         now, metric = self.now, self.settings.metric
-        values = self.measure(self.validation)
-        if metric not in values:
-            raise InputError(
-                f"training.metric is {metric!r}, but an evaluation gives {sorted(values)}."
-            )
+        values = self.untrained if now.step == 0 else None
+        values = self.measure(self.validation) if values is None else values
+        check_name("training.metric", metric, values)
         value = first_rank_decides(values[metric], self.device)
         if now.initial is None:
             now.initial = values
-        elif isinstance(self.scheduler, ReduceLROnPlateau):
-            self.scheduler.step(value)
+        elif self._on_plateau:
+            self._schedule(value)
         self._record("validation", values)
         if self.folder is not None and self.drawings is not None:
             self.folder.append("structures.jsonl", self.drawings.line(now.step))
@@ -142,6 +142,14 @@ class Loop:
             self._save("best")
         else:
             now.unimproved += 1
+
+    def _schedule(self, *value: float) -> None:
+        try:
+            self.scheduler.step(*value)
+        except Exception as error:
+            raise NestructError(
+                f"The scheduler cannot go on at step {self.now.step}: {error}."
+            ) from error
 
     def _finish(self) -> None:
         """Saves the end, then tests the best parameters once and leaves them in the model."""
@@ -197,6 +205,10 @@ class Loop:
             self.folder.append("metrics.jsonl", record)
         for callback in self.callbacks:
             callback(record)
+
+    @property
+    def _on_plateau(self) -> bool:
+        return isinstance(self.scheduler, ReduceLROnPlateau)
 
     def _is_stuck(self) -> bool:
         patience = self.settings.patience

@@ -1,6 +1,7 @@
 """The options of a training: the table ``[training]`` of a recipe, the keywords of `fit`."""
 
 import dataclasses
+import math
 import typing
 from dataclasses import dataclass
 from typing import Any
@@ -55,24 +56,23 @@ class Training:
             check_name("training: the option", name, [f.name for f in dataclasses.fields(cls)])
         if "max_steps" not in options:
             raise InputError("training.max_steps is missing: say how many steps to train.")
-        return cls(
-            **{name: check_value(f"training.{name}", v, hints[name]) for name, v in options.items()}
-        )
+        values = {k: check_value(f"training.{k}", v, hints[k]) for k, v in options.items()}
+        # Resolved here, so that a run continued for longer keeps its intervals.
+        for name, parts in (("log_interval", 100), ("eval_interval", 20)):
+            if values.get(name) is None:
+                values[name] = max(1, values["max_steps"] // parts)
+        return cls(**values)
 
     def is_log_step(self, step: int) -> bool:
         """Whether the training record of a step is kept."""
-        return self._is_due(step, self.log_interval, 100)
+        return step % (self.log_interval or 1) == 0 or step == self.max_steps
 
     def is_eval_step(self, step: int) -> bool:
         """Whether the validation set is evaluated after a step."""
-        return self._is_due(step, self.eval_interval, 20)
-
-    def _is_due(self, step: int, interval: int | None, parts: int) -> bool:
-        every = max(1, self.max_steps // parts) if interval is None else interval
-        return step % every == 0 or step == self.max_steps
+        return step % (self.eval_interval or 1) == 0 or step == self.max_steps
 
     def is_better(self, value: float, best: float | None) -> bool:
-        """Whether a metric improves on the best; a value that is not a number never does."""
-        if value != value:
+        """Whether a metric improves on the best; a value that is not finite never does."""
+        if not math.isfinite(value):
             return False
         return best is None or (value > best if self.maximize else value < best)

@@ -5,6 +5,7 @@ wrapped in a dictionary with one key that starts with a dollar sign.
 """
 
 import math
+import numbers
 from collections import Counter
 from typing import Any
 
@@ -40,8 +41,10 @@ def pack(state: Any, owner: str) -> tuple[Any, dict[str, Tensor]]:
             return {"$tensor": name}
         if isinstance(value, float) and not math.isfinite(value):
             return {"$float": repr(float(value))}
-        if value is None or type(value) in (bool, int, float, str):
+        if value is None or isinstance(value, bool | str):
             return value
+        if isinstance(value, numbers.Real):  # numpy's too
+            return int(value) if isinstance(value, numbers.Integral) else float(value)
         if isinstance(value, list | tuple):
             items = [walk(item, _join(place, i)) for i, item in enumerate(value)]
             return items if isinstance(value, list) else {"$tuple": items}

@@ -4,6 +4,7 @@ A new one is a line here. Options are the keyword arguments of the class, checke
 before anything is built or written.
 """
 
+import contextlib
 import inspect
 import typing
 from collections.abc import Callable, Mapping
@@ -50,8 +51,10 @@ class Part:
                 continue
             if parameter.default is parameter.empty:
                 raise InputError(f"{where}.{name} is missing: the recipe must give it.")
-            if isinstance(parameter.default, bool | int | float | str | tuple):
-                resolved[name] = parameter.default
+            if _is_plain(parameter.default):  # 0 where a number is meant becomes 0.0, as if given
+                with contextlib.suppress(InputError):
+                    hint = hints.get(name, Any)
+                    resolved[name] = check_value(name, parameter.default, hint)
         return resolved
 
 
@@ -89,6 +92,13 @@ PARTS: dict[str, dict[str, Part]] = {
     "optimizer": OPTIMIZERS,
     "scheduler": SCHEDULERS,
 }
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether TOML can say it."""
+    if isinstance(value, tuple | list):
+        return all(map(_is_plain, value))
+    return isinstance(value, bool | int | float | str)
 
 
 def _hints(make: Callable[..., Any]) -> dict[str, Any]:

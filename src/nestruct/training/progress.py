@@ -1,10 +1,11 @@
 """What a person sees while a model trains: a live line on a terminal, plain lines elsewhere."""
 
+import contextlib
 import logging
 import time
 from typing import Any
 
-from rich.console import Console
+import rich.console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from nestruct.training.run_folder import Record
@@ -19,15 +20,14 @@ class Display:
     Args:
         console: Where to write.
         max_steps: Where the bar ends.
-        first_step: Where it starts.
         metric: The validation metric to show.
     """
 
     def __init__(
-        self, console: Console | None, *, max_steps: int, first_step: int = 0, metric: str = "loss"
+        self, console: rich.console.Console | None, *, max_steps: int, metric: str = "loss"
     ) -> None:
         self.console, self.max_steps, self.metric = console, max_steps, metric
-        self.first_step, self.started = first_step, time.monotonic()
+        self.first_step, self.started = 0, time.monotonic()
         self.evaluation = ""
         self._spoke = self.started
         self._bar: Progress | None = None
@@ -42,32 +42,38 @@ class Display:
         log.addHandler(self._handler)
         log.setLevel(logging.INFO)
         if self.console.is_terminal:
-            bar = BarColumn(bar_width=20)
+            bar = BarColumn(bar_width=20 if self.console.width > 120 else 8)
             text = TextColumn("{task.description}", markup=False)
             self._bar = Progress(bar, text, console=self.console, refresh_per_second=4)
-            self._task = self._bar.add_task(
-                "starting", total=self.max_steps, completed=self.first_step
-            )
+            self._task = self._bar.add_task("starting", total=self.max_steps)
             self._bar.start()
         return self
 
+    def begin(self, step: int) -> None:
+        """Training starts now, at this step."""
+        self.first_step, self.started = step, time.monotonic()
+
     def __exit__(self, *error: object) -> None:
-        if self.console is None:
-            return
         if self._bar is not None:
-            self._bar.stop()
+            with contextlib.suppress(OSError):
+                self._bar.stop()
         log = logging.getLogger("nestruct")
-        log.removeHandler(self._handler)
-        log.setLevel(self._level)
+        if self._handler in log.handlers:
+            log.removeHandler(self._handler)
+            log.setLevel(self._level)
 
     def note(self, text: str) -> None:
         """A sentence that stays on the screen."""
-        if self.console is not None:
+        if self.console is None:
+            return
+        try:
             self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+        except OSError:  # nobody reads any more, or the disk is full: training goes on
+            self.console = None
 
     def step(self, record: Record) -> None:
         """A training record."""
-        line = f"{self._describe(record)}{self.evaluation}"
+        line = self._describe(record)
         if self._bar is not None:
             self._bar.update(self._task, completed=record["step"], description=line)
         elif time.monotonic() - self._spoke > _SILENCE or record["step"] == self.max_steps:
@@ -78,25 +84,36 @@ class Display:
         """A validation or test record."""
         values = {k: v for k, v in record.items() if isinstance(v, float)}
         if record["split"] == "validation" and self.metric in values:
-            self.evaluation = f" | validation {self.metric} {number(values[self.metric])}"
+            self.evaluation = f"validation {self.metric} {number(values[self.metric])}"
         if self._bar is None or record["split"] == "test":
             text = "  ".join(f"{name} {number(value)}" for name, value in values.items())
             self.note(f"step {record['step']} {record['split']}: {text}")
 
     def _describe(self, record: Record) -> str:
+        """What matters most comes first: a narrow terminal shows as much as fits."""
         timing: dict[str, Any] = record["timing"]
         done = record["step"] - self.first_step
         left = (time.monotonic() - self.started) / max(done, 1) * (self.max_steps - record["step"])
         parts = [
             f"step {record['step']}/{self.max_steps}",
             f"loss {number(record['loss'])} +- {number(record['loss_std'])}",
+            f"{duration(left)} left",
+            *([self.evaluation] if self.evaluation else []),
             f"{timing['evaluations_per_second']:,.0f} evaluations/s",
         ]
         if timing["solver_share"] is not None:
             parts.append(f"solver {timing['solver_share']:.0%}")
         if record["failed"]:
             parts.append(f"{record['failed']} members failed")
-        return " | ".join([*parts, f"{duration(left)} left"])
+        return " | ".join(parts)
+
+
+class Console(rich.console.Console):
+    """A console whose reader may go away."""
+
+    def on_broken_pipe(self) -> None:
+        """Leaves it to the caller; rich would end the program."""
+        raise BrokenPipeError
 
 
 class _Notes(logging.Handler):

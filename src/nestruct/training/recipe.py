@@ -74,8 +74,10 @@ class Recipe:
             section = getattr(self, key)
             if section is not None:
                 config[key] = {"name": section.name, **section.options}
-        training = dataclasses.asdict(self.training)
-        config["training"] = {k: v for k, v in training.items() if v is not None}
+        config["training"] = dataclasses.asdict(self.training)
+        for key in TABLES:
+            if key in config:  # what TOML has no word for
+                config[key] = {k: "none" if v is None else v for k, v in config[key].items()}
         return config
 
 
@@ -103,44 +105,46 @@ def read_recipe(recipe: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"The recipe {recipe} cannot be read: {error}.") from None
     tables = {"recipe": Path(recipe).stem, **tables}
-    for override in overrides:
+    # Names first: another name drops what belonged to the one before.
+    for override in sorted(overrides, key=lambda override: ".name=" not in override):
         apply_override(tables, override)
     return tables
 
 
 def apply_override(tables: dict[str, Any], override: str) -> None:
-    """Sets ``seed=1`` or ``estimator.sigma=0.1``; ``none`` takes an option out.
+    """Sets ``seed=1`` or ``estimator.sigma=0.1``.
 
-    Another ``name`` in a table drops the options that belonged to the one before.
+    Another ``name`` in a table drops the options that belonged to the one before; ``none`` as a
+    name drops the table (``scheduler.name=none``).
     """
     key, equals, text = override.partition("=")
     if not equals:
         raise InputError(f"An override is key=value, like estimator.sigma=0.1; got {override!r}.")
     table, dot, option = key.partition(".")
     if not dot:
+        if key in TABLES:
+            raise InputError(f"{key} is a table: set its options, like {key}.OPTION={text}.")
         check_name("A recipe's key", key, TOP)
         tables[key] = parse_value(text) if TOP[key] is not str else text
         return
     check_name("A recipe's table", table, TABLES)
-    values = tables.setdefault(table, {})
+    values = _table(tables, table)
     value = parse_value(text)
     if option == "name" and values.get("name") != value:
         values.clear()
-    if value is None:
-        values.pop(option, None)
+    if option == "name" and value == "none":
+        del tables[table]
     else:
         values[option] = value
 
 
 def parse_value(text: str) -> Any:
-    """A value as TOML writes it; a word that is none is a string, ``none`` is None.
+    """A value as TOML writes it; any other word is a string.
 
     Example:
         >>> parse_value("0.1"), parse_value("true"), parse_value("[1, 2]"), parse_value("vmap")
         (0.1, True, [1, 2], 'vmap')
     """
-    if text.lower() == "none":
-        return None
     try:
         values = tomllib.loads(f"value = {text}")
     except ValueError:
@@ -173,12 +177,12 @@ def _section(key: str, table: dict[str, Any], training: Training) -> Section:
     part = known[name]
     if key == "scheduler":  # those that must know how long training is are told
         lengths = part.parameters().keys() & {"T_max", "total_steps"}
-        options = dict.fromkeys(lengths, training.max_steps) | options
+        options = dict.fromkeys(lengths, max(1, training.max_steps)) | options
     return Section(name, part.options(key, options))
 
 
 def _table(tables: dict[str, Any], key: str) -> dict[str, Any]:
-    if not isinstance(tables[key], dict):
+    if not isinstance(tables.setdefault(key, {}), dict):
         raise InputError(f"{key} must be a table: write [{key}] and its options below.")
     return tables[key]
 

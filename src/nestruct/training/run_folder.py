@@ -16,85 +16,102 @@ import tomli_w
 
 from nestruct.errors import InputError, NestructError
 from nestruct.files import write_whole
-from nestruct.training.checkpoint import Checkpoint, first_good, write_checkpoint
+from nestruct.training.checkpoint import Checkpoint, discard_damaged, write_checkpoint
 
 Record = dict[str, Any]  # one line of a log
 LOGS = ("metrics.jsonl", "structures.jsonl")
 
 
 class RunFolder:
-    """A run folder that this process holds; use `create` or `reopen`."""
+    """A run folder that this process alone holds.
 
-    def __init__(self, path: Path) -> None:
+    Args:
+        path: The folder; made where it is not there.
+        config: What ``config.toml`` says, or is to say.
+    """
+
+    def __init__(self, path: Path, config: dict[str, Any]) -> None:
         self.path = path
-        self.step: int | None = None  # of the newest checkpoint
-        self._logs: dict[str, BinaryIO] = {}
-        self.lines: dict[str, int] = {}  # that each log has
-        self._lock = _lock(path)
-
-    @classmethod
-    def create(cls, path: Path, config: dict[str, Any], environment: dict[str, Any]) -> "RunFolder":
-        """Starts a run in a new folder, or in one that holds no run yet."""
-        check_is_free(path)
-        with _one_sentence(path):
-            path.mkdir(parents=True, exist_ok=True)
-        folder = cls(path)
+        self.how = "resume=True"  # to continue
+        if "recipe" in config:
+            self.how = f"nestruct train --resume {path}"
         try:
-            check_is_free(path)  # someone else may have been faster
-            with _one_sentence(path):
-                text = json.dumps(environment, indent=1) + "\n"
-                write_whole(path / "environment.json", text.encode())
-                # Last, because this file is what makes the folder a run.
-                write_whole(path / "config.toml", tomli_w.dumps(config).encode())
-            folder.cut(dict.fromkeys(LOGS, 0))
-        except BaseException:
-            folder.close()
-            raise
-        return folder
+            self._config = tomli_w.dumps(config).encode()
+        except TypeError as error:
+            raise InputError(f"The configuration cannot be written as TOML: {error}.") from None
+        self.lines: dict[str, int] = {}  # that each log has
+        self._step: int | None = None  # of the newest checkpoint
+        self._logs: dict[str, BinaryIO] = {}
+        self._good: set[str] = set()  # checkpoints known to be whole
+        with self._one_sentence():
+            path.mkdir(parents=True, exist_ok=True)
+            self._lock = _lock(path)
 
-    @classmethod
-    def reopen(cls, path: Path) -> "RunFolder":
-        """Takes an existing run up again."""
-        read_config(path)
-        return cls(path)
+    def create(self, environment: dict[str, Any]) -> None:
+        """Makes the folder a run."""
+        check_is_free(self.path)  # someone else may have been faster
+        with self._one_sentence():
+            text = json.dumps(environment, indent=1) + "\n"
+            write_whole(self.path / "environment.json", text.encode())
+            # Last, because this file is what makes the folder a run.
+            write_whole(self.path / "config.toml", self._config)
+
+    def take_up(self, step: int, lines: dict[str, int]) -> list[str]:
+        """Cuts the logs to so many lines and opens them for more; notes what is missing of them."""
+        notes = []
+        self._step = step or None
+        with self._one_sentence():
+            if (self.path / "config.toml").read_bytes() != self._config:  # trained for longer
+                write_whole(self.path / "config.toml", self._config)
+            for name, count in lines.items():
+                file = _open_log(self.path / name)
+                self._logs[name] = file
+                whole = [line for line in itertools.islice(file, count) if line.endswith(b"\n")]
+                file.truncate(sum(map(len, whole)))
+                self.lines[name] = len(whole)
+                if len(whole) < count:
+                    notes.append(f"{name} has lost {count - len(whole)} of its {count} lines.")
+        return notes
 
     def append(self, name: str, record: Record) -> None:
         """Adds a line to a log; values that are not finite become null."""
         line = json.dumps(_finite(record), allow_nan=False) + "\n"
-        with _one_sentence(self.path, self.step):
+        with self._one_sentence():
             self._logs[name].write(line.encode())
             self._logs[name].flush()
         self.lines[name] += 1
 
-    def cut(self, lines: dict[str, int]) -> None:
-        """Shortens the logs to so many lines, and opens them for more."""
-        self._close_logs()
-        for name, count in lines.items():
-            with _one_sentence(self.path, self.step):
-                file = (self.path / name).open("a+b")
-                self._logs[name] = file
-                file.seek(0)
-                self.lines[name] = sum(1 for _ in itertools.islice(file, count))
-                file.truncate(file.tell())
-
     def save(self, name: str, checkpoint: Checkpoint) -> None:
         """Writes a checkpoint, after what the logs hold by then."""
-        with _one_sentence(self.path, self.step):
+        folder = self.path / "checkpoints"
+        with self._one_sentence():
             for file in self._logs.values():
                 os.fsync(file.fileno())
-            write_checkpoint(self.path / "checkpoints", name, checkpoint)
-        self.step = checkpoint.step
+            if name not in self._good:  # a damaged one must not displace the one before it
+                discard_damaged(folder / name)
+            write_checkpoint(folder, name, checkpoint)
+        self._good.add(name)
+        self._step = checkpoint.step
 
     def close(self) -> None:
         """Lets the folder go."""
-        self._close_logs()
-        os.close(self._lock)
-
-    def _close_logs(self) -> None:
         for file in self._logs.values():
             with contextlib.suppress(OSError):  # a full disk was reported when it was written to
                 file.close()
-        self._logs = {}
+        fcntl.flock(self._lock, fcntl.LOCK_UN)  # a forked child may hold a copy
+        os.close(self._lock)
+
+    @contextlib.contextmanager
+    def _one_sentence(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            file = "" if error.filename is None else f" ({error.filename})"
+            safe = ""
+            if self._step is not None and (self.path / "checkpoints").is_dir():
+                safe = f" The checkpoint of step {self._step} is intact: continue with {self.how}."
+            reason = f"{error.strerror}{file}"
+            raise NestructError(f"Cannot write to {self.path}: {reason}.{safe}") from error
 
 
 def check_is_free(path: Path) -> None:
@@ -102,8 +119,8 @@ def check_is_free(path: Path) -> None:
     for name in ("config.toml", "checkpoints"):
         if (path / name).exists():
             raise InputError(
-                f"{path} already holds a run: continue it with `nestruct train --resume {path}`, "
-                "or choose another folder."
+                f"{path} already holds a run: continue it (nestruct train --resume {path}; in "
+                "Python resume=True), or choose another folder."
             )
 
 
@@ -120,15 +137,15 @@ def read_config(path: Path) -> dict[str, Any]:
         raise InputError(f"{file} cannot be read: {error}.") from None
 
 
-def newest_checkpoint(path: Path) -> tuple[Checkpoint | None, list[str]]:
-    """What a run goes on from, and which checkpoints were refused."""
-    return first_good(Path(path) / "checkpoints", ["last", "best"])
+def _open_log(path: Path) -> BinaryIO:
+    """Not through a link: a run folder from elsewhere must not reach out of itself."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
+    return os.fdopen(os.open(path, flags, 0o644), "r+b")
 
 
 def _lock(path: Path) -> int:
     """The kernel gives the lock back however the process ends."""
-    with _one_sentence(path):
-        lock = os.open(path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+    lock = os.open(path / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -137,21 +154,6 @@ def _lock(path: Path) -> int:
             f"{path} is in use by another trainer: wait for it, stop it, or choose another folder."
         ) from None
     return lock
-
-
-@contextlib.contextmanager
-def _one_sentence(path: Path, step: int | None = None) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        file = "" if error.filename is None else f" ({error.filename})"
-        safe = (
-            ""
-            if step is None
-            else f" The checkpoint of step {step} is intact: make room, then continue with "
-            f"`nestruct train --resume {path}`."
-        )
-        raise NestructError(f"Cannot write to {path}: {error.strerror}{file}.{safe}") from error
 
 
 def _finite(value: Any) -> Any:

@@ -1,0 +1,121 @@
+"""Taking up a run where it stands: what is put back, what is checked."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nestruct.errors import InputError
+from nestruct.training.checkpoint import Checkpoint, first_good
+from nestruct.training.loop import Progress
+
+# What may differ between the sessions of a run without a word.
+_FREE = {"title", "device", "training.max_steps", "training.checkpoint_seconds"}
+
+
+def newest_checkpoint(path: Path) -> tuple[Checkpoint | None, list[str]]:
+    """What a run goes on from, and which checkpoints were refused."""
+    return first_good(path / "checkpoints", ["last", "best"])
+
+
+def restore(
+    found: Checkpoint,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    scheduler: Any,
+    estimator: Any,
+) -> Progress:
+    """Puts everything back as it was at a checkpoint."""
+    try:
+        model.load_state_dict(found.model)
+        _load_optimizer(optimizer, found.optimizer["optimizer"])
+        if scheduler is not None:
+            scheduler.load_state_dict(found.optimizer["scheduler"])
+        if hasattr(estimator, "load_state_dict"):
+            estimator.load_state_dict(found.estimator)
+        return Progress(**found.loop)
+    except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(
+            f"The checkpoint of step {found.step} is of another model, optimizer, scheduler or "
+            f"estimator ({reason}); resume with those that the run began with."
+        ) from None
+
+
+def find_best_model(path: Path, now: Progress, notes: list[str]) -> dict[str, Any] | None:
+    """The best parameters so far; where they are lost, the search for the best starts anew."""
+    if now.best_step is None:
+        return None
+    found, refused = first_good(path / "checkpoints", ["best"])
+    notes += [f"Not used: {reason}." for reason in refused]
+    # It may be newer than where the run goes on from: then that step will come again.
+    if found is not None and found.step >= now.best_step:
+        return found.model
+    notes.append("The best parameters are lost.")
+    if now.reason is None:
+        now.best = now.best_step = None
+    return None
+
+
+def compare_configs(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+    """What differs from how the run began, one note each; another seed would be another run."""
+    before, after = _flat(old), _flat(new)
+    if before.get("seed") != after.get("seed"):
+        raise InputError(
+            f"This run began with seed {before.get('seed')}, not {after.get('seed')}: resume it "
+            "with its own, or start another run."
+        )
+    keys = [key for key in {**before, **after} if key not in _FREE]
+    changes = [key for key in keys if before.get(key) != after.get(key)]
+    return [f"{key} is {after.get(key)} now; it was {before.get(key)}." for key in changes]
+
+
+def check_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
+    """Raises where an optimizer could not train the model."""
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise InputError("LBFGS evaluates the loss itself, which an estimator replaces; use Adam.")
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise InputError(f"The optimizer must be a torch optimizer, got {optimizer!r}.")
+    own = {id(parameter) for parameter in model.parameters()}
+    if own and not any(id(p) in own for group in optimizer.param_groups for p in group["params"]):
+        raise InputError("The optimizer holds none of the model's parameters: make it from them.")
+
+
+def join_parameters(estimator: Any, optimizer: torch.optim.Optimizer, scheduler: Any) -> None:
+    """Adds an estimator's own parameters to the optimizer.
+
+    NES has an option of the same name, so it is the class that is asked.
+    """
+    if not callable(getattr(type(estimator), "parameters", None)):
+        return
+    known = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    own = [p for p in estimator.parameters() if id(p) not in known]
+    if own and scheduler is not None:
+        raise InputError(
+            "The estimator has parameters that the scheduler does not know: give the optimizer "
+            "list(model.parameters()) + list(estimator.parameters()) before the scheduler is made."
+        )
+    if own:
+        optimizer.add_param_group({"params": own})
+
+
+def _load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    """Also keeps the dtypes of the state, which torch casts to those of the parameters."""
+    optimizer.load_state_dict(state)
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    for index, values in state["state"].items():
+        current = optimizer.state[parameters[index]]
+        for name, value in values.items():
+            if isinstance(value, Tensor) and current[name].dtype != value.dtype:
+                current[name] = value.to(current[name].device)
+
+
+def _flat(tables: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in tables.items():
+        if isinstance(value, dict):
+            flat |= _flat(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = list(value) if isinstance(value, tuple) else value
+    return flat

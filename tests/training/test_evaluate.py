@@ -1,0 +1,77 @@
+"""Evaluation: means with fixed draws, whatever the batch size."""
+
+import pytest
+import torch
+import toys
+
+import nestruct
+
+
+def test_the_batch_size_does_not_matter():
+    model, data = toys.vae(), toys.bits(23, 6)
+    whole = nestruct.evaluate(model, data, seed=3)
+    assert nestruct.evaluate(model, data, seed=3, batch_size=4) == pytest.approx(whole)
+    assert nestruct.evaluate(model, data, seed=4) != whole
+
+
+def test_an_overridden_loss_is_what_is_reported():
+    class Shifted(nestruct.StructuredVAE):
+        def loss(self, batch, noise):
+            return 7 + 0 * super().loss(batch, noise)
+
+    model = toys.vae()
+    model.__class__ = Shifted
+    assert nestruct.evaluate(model, toys.bits(5, 6)) == {"loss": 7.0}
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.int64, torch.bool])
+def test_true_structures_of_any_dtype_give_f1(dtype):
+    model = toys.vae(nestruct.KSubset(5, 2))
+    model.encoder, data = torch.nn.Sequential(torch.nn.Linear(6, 5).double()), toys.bits(40, 6)
+    truth = model.infer(data)
+
+    class Wrapped(nestruct.StructuredModel):
+        structure = model.structure
+
+        def encode(self, batch):
+            return model.encode(batch["x"])
+
+        def decode(self, batch, z):
+            return model.decode(batch["x"], z)
+
+    found = nestruct.evaluate(Wrapped(), {"x": data, "z": truth.to(dtype)})
+    assert found["f1_map"] == 1
+    assert 0.2 < found["f1_sample"] < 1
+    unrelated = {"x": data, "z": torch.zeros(40, 3)}
+    assert set(nestruct.evaluate(Wrapped(), unrelated)) == {"loss"}
+
+
+def test_draws_of_torch_are_fixed_and_the_callers_left_alone():
+    def noisy(model, batch, noise):
+        return {"loss": torch.rand(len(batch))}
+
+    torch.manual_seed(1)
+    expected = torch.rand(2)
+    torch.manual_seed(1)
+    first = nestruct.evaluate(toys.vae(), toys.bits(4, 6), metrics=noisy)
+    assert nestruct.evaluate(toys.vae(), toys.bits(4, 6), metrics=noisy) == first
+    assert torch.equal(torch.rand(2), expected)
+
+
+@pytest.mark.parametrize(
+    ("metrics", "message"),
+    [
+        (lambda m, b, n: None, "a dictionary of tensors, got NoneType"),
+        (lambda m, b, n: {"step": m.loss(b, n)}, "cannot be called 'step'"),
+        (lambda m, b, n: {"loss": 1.0}, r"one value per example, \[4\]; got float"),
+        (lambda m, b, n: {"loss": m.loss(b, n).mean()}, r"got shape \(\)"),
+    ],
+)
+def test_bad_metrics(metrics, message):
+    with pytest.raises(nestruct.InputError, match=message):
+        nestruct.evaluate(toys.vae(), toys.bits(4, 6), metrics=metrics)
+
+
+def test_a_module_without_a_loss():
+    with pytest.raises(nestruct.InputError, match="Linear cannot be evaluated"):
+        nestruct.evaluate(torch.nn.Linear(2, 2), torch.ones(3, 2))
