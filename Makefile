@@ -11,7 +11,7 @@ DEMO := runs/demo
 
 .PHONY: help demo test check setup format bench-solvers clean
 help:
-	@echo "make demo           train a small spanning-tree VAE from forward passes alone; about three minutes, then a page"
+	@echo "make demo           train a small spanning-tree VAE from forward passes alone; a minute or two, then a page"
 	@echo "make test           every check and test (sets up a virtual environment in $(VENV) first)"
 	@echo "make check          lint, format, types and import contract only"
 	@echo "make format         mend what can be mended automatically"
@@ -21,7 +21,7 @@ help:
 demo: $(READY)
 	@echo
 	@echo "Five particles move by the forces of a hidden spanning tree. A VAE that must draw a tree to explain their paths"
-	@echo "is trained by evolution strategies: no gradient, no labels. About three minutes on two cores; Ctrl-C saves, and"
+	@echo "is trained by evolution strategies: no gradient, no labels. A minute or two on two cores; Ctrl-C saves, and"
 	@echo "make demo continues. (To start over: rm -r $(DEMO))"
 	@echo
 	@if [ -f $(DEMO)/config.toml ]; then $(BIN)/nestruct train --resume $(DEMO); \
