@@ -1,5 +1,6 @@
 """Set-up of the test run: shape types checked by beartype, reproducible hypothesis draws."""
 
+import os
 import pkgutil
 from pathlib import Path
 
@@ -33,7 +34,12 @@ hypothesis.settings.load_profile("nestruct")
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     import torch
 
+    absent = {}
     if not torch.cuda.is_available():
-        for item in items:
-            if item.get_closest_marker("cuda"):
-                item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+        absent["cuda"] = "no CUDA device"
+    if not os.environ.get("NESTRUCT_DATA"):
+        absent["data"] = "NESTRUCT_DATA is not set"
+    for item in items:
+        for marker, reason in absent.items():
+            if item.get_closest_marker(marker):
+                item.add_marker(pytest.mark.skip(reason=reason))

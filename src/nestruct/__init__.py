@@ -3,7 +3,7 @@
 from nestruct._version import __version__
 from nestruct.data import select_rows
 from nestruct.errors import InputError, NestructError
-from nestruct.estimators import NES, Enumeration, StepReport, check_gradient
+from nestruct.estimators import NES, SNES, SST, Enumeration, Reinforce, StepReport, check_gradient
 from nestruct.models import StructuredModel, StructuredVAE
 from nestruct.noise import Noise
 from nestruct.structures import (
@@ -27,6 +27,8 @@ from nestruct.training import FitResult, evaluate, fit, load
 
 __all__ = [
     "NES",
+    "SNES",
+    "SST",
     "BlackBox",
     "Categorical",
     "Countable",
@@ -41,6 +43,7 @@ __all__ = [
     "NonProjectiveTree",
     "Permutation",
     "ProjectiveTree",
+    "Reinforce",
     "Relaxable",
     "Samplable",
     "SpanningTree",

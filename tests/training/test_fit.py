@@ -67,7 +67,7 @@ class Momentum:
 
 
 def estimators():
-    options = {"NES": {"sigma": 0.1, "population_size": 6}}
+    options = {"NES": {"sigma": 0.1, "population_size": 6}, "SNES": {"population_size": 6}}
     for name, part in ESTIMATORS.items():
         yield pytest.param(lambda part=part, name=name: part.make(**options.get(name, {})), id=name)
     yield pytest.param(Momentum, id="Momentum")

@@ -2,11 +2,15 @@
 
 from nestruct.data.batch import batch_size, device_of, map_tensors, select_rows, to_device
 from nestruct.data.graph_layout import GraphLayout
+from nestruct.data.images import Images
 from nestruct.data.minibatches import Minibatches
+from nestruct.data.patterns import Patterns
 
 __all__ = [
     "GraphLayout",
+    "Images",
     "Minibatches",
+    "Patterns",
     "batch_size",
     "device_of",
     "map_tensors",

@@ -6,7 +6,7 @@ by backpropagation: the paper's UNBIASED for Categorical (Eq. 1 summed instead o
 truth that other estimators are checked against. Differentiates encoder and decoder.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
@@ -14,16 +14,20 @@ from jaxtyping import Float
 from torch import Tensor
 
 from nestruct.errors import InputError
-from nestruct.estimators.base import Stateless, StepReport
+from nestruct.estimators.backpropagation import Backpropagation
 from nestruct.models import StructuredModel
-from nestruct.structures import Enumerable, Gibbs, perturb_and_map_law
+from nestruct.noise import Noise
+from nestruct.structures import Categorical, Enumerable, Gibbs, perturb_and_map_law
 from nestruct.structures.dependency_tree import DependencyTree
 
 LAWS = ("gibbs", "perturb_and_map")
 
 
 def exact_loss(
-    model: StructuredModel, batch: Any, law: Literal["gibbs", "perturb_and_map"]
+    model: StructuredModel,
+    batch: Any,
+    law: Literal["gibbs", "perturb_and_map"],
+    members: Tensor | None = None,
 ) -> Float[Tensor, " batch"]:
     """The expected loss per example under a law over all members. Differentiable.
 
@@ -32,6 +36,7 @@ def exact_loss(
         batch: See `nestruct.select_rows`.
         law: ``gibbs``: ``exp(z . scores - A)``; ``perturb_and_map``: that of
             ``argmax(scores + Gumbel)``, which is what sampling gives. The same for Categorical.
+        members: What ``structure.enumerate`` gives, where it is at hand.
     """
     structure = model.structure
     if law not in LAWS:
@@ -42,7 +47,8 @@ def exact_loss(
         raise InputError("The exact gradient needs sentences of one length: no lengths.")
     scores = model.encode(batch)
     size = scores.shape[-1] - 1 if isinstance(structure, DependencyTree) else None
-    members = structure.enumerate(size).to(scores)
+    if members is None:
+        members = structure.enumerate(size).to(scores)
     axes = members.dim() - 1
     if law == "gibbs":
         if not isinstance(structure, Gibbs):
@@ -56,29 +62,36 @@ def exact_loss(
     return torch.where(chances > 0, chances * losses, 0.0).sum(-1)
 
 
-@dataclass(kw_only=True)
-class Enumeration(Stateless):
+@dataclass(kw_only=True, eq=False)
+class Enumeration(Backpropagation):
     """The exact gradient, as an estimator: the paper's UNBIASED.
 
     Args:
         law: Which law over structures is enumerated; see `exact_loss`.
+        graph: Whether a step on CUDA is captured in a graph: ``auto``, ``on``, ``off``.
     """
 
     law: Literal["gibbs", "perturb_and_map"] = "gibbs"
+    graph: Literal["auto", "on", "off"] = "auto"
+    num_samples = 1
+    _known: tuple[Any, Tensor] | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.law not in LAWS:
             raise InputError(f"Enumeration: law must be one of {LAWS}, got {self.law!r}.")
 
-    def backward(
-        self, model: StructuredModel, batch: Any, *, seed: int = 0, step: int = 0
-    ) -> StepReport:
-        """Sets ``.grad`` of every parameter that requires one; draws nothing."""
-        parameters = [p for p in model.parameters() if p.requires_grad]
-        losses = exact_loss(model, batch, self.law)
-        gradients = torch.autograd.grad(losses.mean(), parameters, materialize_grads=True)
-        for parameter, gradient in zip(parameters, gradients, strict=True):
-            parameter.grad = gradient
-        norm = torch.linalg.vector_norm(torch.stack([g.norm() for g in gradients]))
-        none = torch.zeros((), device=losses.device)
-        return StepReport(losses.detach().mean(), none, norm, torch.tensor(1), none.long())
+    def surrogate(self, model: StructuredModel, batch: Any, noise: Noise) -> tuple[Tensor, Tensor]:
+        """The mean exact loss: it is its own surrogate. Draws nothing."""
+        losses = exact_loss(model, batch, self.law, self._members(model))
+        return losses.mean(), losses
+
+    def _members(self, model: StructuredModel) -> Tensor | None:
+        """Listed once: a list made on the host could not be copied within a capture."""
+        structure, like = model.structure, next(model.parameters())
+        if not isinstance(structure, Categorical):
+            return None
+        if self._known is None or self._known[0] is not structure:
+            self._known = structure, structure.enumerate()
+        if self._known[1].device != like.device or self._known[1].dtype != like.dtype:
+            self._known = structure, self._known[1].to(like)
+        return self._known[1]

@@ -133,8 +133,8 @@ class NES:
         """
         if not callable(getattr(model, "loss", None)):
             raise InputError(
-                f"NES needs a model with loss(batch, noise) -> [batch]; {type(model).__name__} "
-                "has none."
+                f"{type(self).__name__} needs a model with loss(batch, noise) -> [batch]; "
+                f"{type(model).__name__} has none."
             )
         self._watch.raise_if_all_failed()
         modules = list(model.modules())
@@ -160,6 +160,7 @@ class NES:
         for name, piece in gradient.items():
             layout.parameters[name].grad = piece
         self._watch.look(stats["usable"])
+        self._adapt(stats)
         if any(module._buffers for module in modules) and is_training(model):
             _update_buffers(model, batch, Noise(seed=seed, step=step))
         spent = solver_seconds() - before if layout.device.type == "cpu" else None
@@ -210,25 +211,42 @@ class NES:
                 log.info("NES: out of memory; chunks of %d pairs from now on.", plan.chunk)
                 continue
             start = stop
-        weights, stats = pair_weights(
-            add_over_ranks(losses),
-            mirrored=self.mirrored,
-            shaping=self.shaping,
-            own_examples=self.minibatch == "per_pair",
-            dtype=layout.dtype,
-        )
+        weights, stats = self._weigh(add_over_ranks(losses), layout.dtype)
         if plan.keep:
-            gradient = weights[first:last] @ memory
+            sums = self._sums(weights[..., first:last], memory)
         else:
-            gradient = torch.zeros(layout.size, dtype=layout.dtype, device=layout.device)
+            sums = self._sums(weights[..., :0], memory[:0])  # zeros
             for start in range(first, last, plan.chunk):
                 flat = memory[: min(plan.chunk, last - start)]
                 self._fill(flat, start, noise)
-                gradient += weights[start : start + len(flat)] @ flat
-        # Directions carry one sigma; the estimator divides by it once more.
-        gradient = add_over_ranks(gradient.div_(self.sigma**2))
+                sums += self._sums(weights[..., start : start + len(flat)], flat)
+        gradient = self._gradient(sums, weights, stats)
         stats["norm"] = torch.linalg.vector_norm(gradient)
         return layout.split(gradient), stats
+
+    # What a search law with more to learn than its centre does otherwise: see `SNES`.
+
+    def _weigh(self, losses: Tensor, dtype: torch.dtype) -> tuple[Tensor, dict[str, Tensor]]:
+        """Each pair's weight, and statistics of the losses."""
+        return pair_weights(
+            losses,
+            mirrored=self.mirrored,
+            shaping=self.shaping,
+            own_examples=self.minibatch == "per_pair",
+            dtype=dtype,
+        )
+
+    def _sums(self, weights: Tensor, flat: Float[Tensor, "pairs size"]) -> Tensor:
+        """Weighted sum of some directions, which are not needed any more."""
+        return weights @ flat
+
+    def _gradient(self, sums: Tensor, weights: Tensor, stats: dict[str, Tensor]) -> Tensor:
+        """The gradient, from this rank's sums."""
+        # Directions carry one sigma; the estimator divides by it once more.
+        return add_over_ranks(sums.div_(self.sigma**2))
+
+    def _adapt(self, stats: dict[str, Tensor]) -> None:
+        """Changes the search law after a step, outside of its captured graph."""
 
     def _room(self, layout: Layout, pairs: int) -> Float[Tensor, "pairs size"]:
         """Memory for directions, kept between steps: touching fresh pages takes time."""
@@ -371,6 +389,7 @@ def _is_out_of_memory(error: RuntimeError) -> bool:
 
 
 def _check_options(nes: NES) -> None:
+    owner = type(nes).__name__
     choices = {
         "shaping": ("standard_score", "centered_rank", "none"),
         "minibatch": ("shared", "per_pair"),
@@ -381,22 +400,24 @@ def _check_options(nes: NES) -> None:
     }
     for name, allowed in choices.items():
         if getattr(nes, name) not in allowed:
-            raise InputError(f"NES: {name} must be one of {allowed}, got {getattr(nes, name)!r}.")
+            raise InputError(
+                f"{owner}: {name} must be one of {allowed}, got {getattr(nes, name)!r}."
+            )
     if not 0 < nes.sigma < float("inf"):
-        raise InputError(f"NES: sigma must be positive, got {nes.sigma!r}.")
+        raise InputError(f"{owner}: sigma must be positive, got {nes.sigma!r}.")
     counts = ("population_size", "num_samples", "pair_batch_size", "chunk_size", "memory_budget")
     for name in counts:
         value = getattr(nes, name)
         if value is not None:
-            setattr(nes, name, check_count("NES", name, value, 1))
+            setattr(nes, name, check_count(owner, name, value, 1))
     if nes.mirrored and nes.population_size % 2:
         raise InputError(
-            f"NES: a mirrored population comes in pairs; population_size {nes.population_size} "
+            f"{owner}: a mirrored population comes in pairs; population_size {nes.population_size} "
             f"is odd, make it {nes.population_size + 1} or say mirrored=False."
         )
     if nes.mirrored and nes.chunk_size is not None and nes.chunk_size % 2:
-        raise InputError(f"NES: chunk_size must be even (whole pairs), got {nes.chunk_size}.")
+        raise InputError(f"{owner}: chunk_size must be even (whole pairs), got {nes.chunk_size}.")
     if not nes.mirrored and "per_pair" in (nes.minibatch, nes.gumbel):
-        raise InputError("NES: 'per_pair' needs pairs; say mirrored=True.")
+        raise InputError(f"{owner}: 'per_pair' needs pairs; say mirrored=True.")
     if nes.pair_batch_size is not None and nes.minibatch != "per_pair":
-        raise InputError("NES: pair_batch_size needs minibatch='per_pair'.")
+        raise InputError(f"{owner}: pair_batch_size needs minibatch='per_pair'.")

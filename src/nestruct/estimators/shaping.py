@@ -26,6 +26,39 @@ def pair_weights(
             says something, so shaping acts on each loss less its pair's mean.
         dtype: Of the weights and statistics.
     """
+    utilities, _, count, stats = _shape(losses, mirrored, shaping, own_examples, dtype)
+    pairs = len(losses) // 2
+    weights = utilities[:pairs] - utilities[pairs:] if mirrored else utilities
+    return (weights / count).to(dtype), stats
+
+
+def pair_sums(
+    losses: Float[Tensor, " population"], *, mirrored: bool, shaping: str, dtype: torch.dtype
+) -> Float[Tensor, " pairs"]:
+    """Each direction's weight in what does not depend on its sign, such as its square.
+
+    Raw losses count less their mean over the other pairs: the same expectation with less variance,
+    and none from a constant in the loss.
+
+    Args:
+        losses: As in `pair_weights`, of members that saw the same examples.
+        mirrored: Whether members come in pairs.
+        shaping: ``standard_score``, ``centered_rank`` or ``none``.
+        dtype: Of the result.
+    """
+    utilities, centred, count, _ = _shape(losses, mirrored, shaping, False, dtype)
+    if shaping == "none":
+        draws = count / 2 if mirrored else count
+        utilities = centred * draws / (draws - 1).clamp(min=1)
+    pairs = len(losses) // 2
+    sums = utilities[:pairs] + utilities[pairs:] if mirrored else utilities
+    return (sums / count).to(dtype)
+
+
+def _shape(
+    losses: Tensor, mirrored: bool, shaping: str, own_examples: bool, dtype: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor, dict[str, Tensor]]:
+    """Utilities and centred losses, zero for lost pairs; members that count; statistics."""
     pairs = len(losses) // 2 if mirrored else len(losses)
     values = losses.double()
     finite = values.isfinite()
@@ -50,8 +83,7 @@ def pair_weights(
         utilities = torch.where(usable, _centered_ranks(values, usable), 0.0)
     else:
         utilities = values
-    weights = utilities[:pairs] - utilities[pairs:] if mirrored else utilities
-    return (weights / count).to(dtype), stats
+    return utilities, centred, count, stats
 
 
 def _centered_ranks(values: Tensor, usable: Tensor) -> Tensor:

@@ -1,7 +1,8 @@
 """Encoders and decoders, plain modules; ``structured.py`` is the seam that estimators rely on."""
 
+from nestruct.models.categorical import CategoricalVAE
 from nestruct.models.mlp import mlp
 from nestruct.models.relational import RelationalVAE
 from nestruct.models.structured import StructuredModel, StructuredVAE
 
-__all__ = ["RelationalVAE", "StructuredModel", "StructuredVAE", "mlp"]
+__all__ = ["CategoricalVAE", "RelationalVAE", "StructuredModel", "StructuredVAE", "mlp"]

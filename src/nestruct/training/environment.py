@@ -29,8 +29,13 @@ def describe_environment(device: torch.device, world_size: int = 1) -> dict[str,
         "device": torch.cuda.get_device_name(device) if cuda else "cpu",
         "processes": world_size,
         "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "command": " ".join(map(_without_folder, sys.argv)),
+        "command": " ".join([_program(), *map(_without_folder, sys.argv[1:])]),
     }
+
+
+def _program() -> str:
+    name = Path(sys.argv[0]).name
+    return "nestruct" if name == "__main__.py" else name
 
 
 def _without_folder(word: str) -> str:

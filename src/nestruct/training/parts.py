@@ -14,10 +14,10 @@ from typing import Any
 from torch import optim
 from torch.optim import lr_scheduler
 
-from nestruct.data import GraphLayout
+from nestruct.data import GraphLayout, Images, Patterns
 from nestruct.errors import InputError
-from nestruct.estimators import NES, Enumeration
-from nestruct.models import RelationalVAE
+from nestruct.estimators import NES, SNES, SST, Enumeration, Reinforce
+from nestruct.models import CategoricalVAE, RelationalVAE
 from nestruct.training.checks import check_name, check_value
 
 
@@ -58,9 +58,18 @@ class Part:
         return resolved
 
 
-DATA = {"graph-layout": Part(GraphLayout)}
-MODELS = {"relational": Part(RelationalVAE, given=("num_nodes", "num_times"))}  # by the data
-ESTIMATORS = {"NES": Part(NES), "Enumeration": Part(Enumeration)}
+DATA = {"graph-layout": Part(GraphLayout), "images": Part(Images), "patterns": Part(Patterns)}
+MODELS = {  # what is given, the data decide
+    "categorical": Part(CategoricalVAE, given=("num_inputs",)),
+    "relational": Part(RelationalVAE, given=("num_nodes", "num_times")),
+}
+ESTIMATORS = {
+    "Enumeration": Part(Enumeration),
+    "NES": Part(NES),
+    "Reinforce": Part(Reinforce),
+    "SNES": Part(SNES),
+    "SST": Part(SST),
+}
 OPTIMIZERS = {
     name: Part(value, given=("params",))
     for name, value in vars(optim).items()

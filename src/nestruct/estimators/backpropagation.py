@@ -1,0 +1,82 @@
+"""What the estimators that differentiate have in common: a surrogate loss and its derivative.
+
+A subclass says what to differentiate; here are the draws, the CUDA graph (small steps are bound by
+their launches), the gradients and the report.
+"""
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from nestruct.errors import InputError
+from nestruct.estimators.base import Stateless, StepReport
+from nestruct.models import StructuredModel
+from nestruct.noise import Noise
+from nestruct.population.evaluate import has_dropout
+from nestruct.population.graph import GraphedStep
+from nestruct.structures import nan_rows
+
+
+class Backpropagation(Stateless):
+    """Base of the estimators that differentiate encoder and decoder."""
+
+    num_samples: int
+    graph: Literal["auto", "on", "off"]
+    _graphed: GraphedStep | None = None
+
+    def surrogate(self, model: StructuredModel, batch: Any, noise: Noise) -> tuple[Tensor, Tensor]:
+        """A scalar whose derivative is the estimate, and the losses behind it.
+
+        Args:
+            model: The model.
+            batch: The minibatch.
+            noise: Seed and step (a tensor inside a captured graph).
+        """
+        raise NotImplementedError
+
+    def backward(
+        self, model: StructuredModel, batch: Any, *, seed: int = 0, step: int = 0
+    ) -> StepReport:
+        """Sets ``.grad`` of every parameter that requires one."""
+        if not isinstance(model, StructuredModel):
+            raise InputError(
+                f"{type(self).__name__} differentiates encoder and decoder, so it needs a "
+                f"StructuredModel; {type(model).__name__} is none."
+            )
+        parameters = [p for p in model.parameters() if p.requires_grad]
+
+        def one_step(batch: Any, counter: int | Tensor) -> tuple[list[Tensor], dict[str, Tensor]]:
+            with nan_rows():
+                value, losses = self.surrogate(model, batch, Noise(seed=seed, step=counter))
+            gradients = torch.autograd.grad(value, parameters, materialize_grads=True)
+            losses = losses.detach()
+            norm = torch.linalg.vector_norm(torch.stack([g.norm() for g in gradients]))
+            failed = losses.numel() - losses.isfinite().sum()
+            stats = {"loss": losses.mean(), "std": losses.std(correction=0), "norm": norm}
+            return list(gradients), stats | {"failed": failed}
+
+        has_buffers = any(True for _ in model.buffers())  # which a capture would update in warm-up
+        if parameters[0].is_cuda and self.graph != "off" and not has_buffers:
+            if self._graphed is None:
+                self._graphed = GraphedStep(strict=self.graph == "on")
+            gradients, stats = self._graphed(
+                one_step,
+                batch,
+                step,
+                key=(id(model), seed, model.training, *(p.data_ptr() for p in parameters)),
+                keep=lambda: model,
+                capturable=lambda: not has_dropout(model),
+            )
+            stats = {name: value.clone() for name, value in stats.items()}  # replays overwrite them
+        else:
+            gradients, stats = one_step(batch, step)
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient
+        return StepReport(
+            loss=stats["loss"],
+            loss_std=stats["std"],
+            grad_norm=stats["norm"],
+            num_evaluations=torch.tensor(self.num_samples),
+            num_failed=stats["failed"],
+        )

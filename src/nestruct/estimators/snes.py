@@ -1,0 +1,167 @@
+"""Separable natural evolution strategies: NES that adapts its sigma, per tensor or per parameter.
+
+T. Schaul, T. Glasmachers, J. Schmidhuber, "High Dimensions and Heavy Tails for Natural Evolution
+Strategies", 2011; D. Wierstra et al., "Natural Evolution Strategies", 2014; the future work of our
+paper. Members are ``mu + sigma_i s_i``, s ~ N(0, I). The centre's gradient is NES's,
+
+    E[s_i u] / sigma_i,     and after it     log sigma_i -= (sigma_lr / 2) E[(s_i^2 - 1) u],
+
+the natural gradient step of E[u] in log sigma_i (its Fisher information is 2), for the shaped loss
+u. Gradient-free.
+"""
+
+import logging
+import math
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from nestruct.errors import InputError
+from nestruct.estimators.nes import NES, _Plan
+from nestruct.estimators.shaping import pair_sums
+from nestruct.noise import Noise
+from nestruct.population import Layout
+
+log = logging.getLogger("nestruct")
+
+
+@dataclass(kw_only=True, eq=False)
+class SNES(NES):
+    """NES with an adaptive sigma; everything else, and every other option, as in `NES`.
+
+    Both members of a mirrored pair have the same squares, so the pair's difference moves the
+    centre and its sum moves sigma. Where the loss is linear at the scale of sigma, sums vanish and
+    sigma stays; where it curves upwards sigma shrinks, and where downwards it grows. With
+    ``shaping="none"`` the change of log sigma is in units of the loss: choose ``sigma_lr`` then.
+
+    Nothing bounds sigma from below: at the bottom of a bowl it shrinks for ever. An estimator
+    adapts to one model; given one of another size, it starts anew. `check_gradient` knows the first
+    sigma only: check with ``sigma_lr=0``.
+
+    Args:
+        sigma: The standard deviation of the perturbation at the start.
+        adapt: ``tensor``: one sigma for each parameter tensor; ``parameter``: one for each entry.
+        sigma_lr: The step size of log sigma; 0 is NES. (3 + ln d) / (5 sqrt(d)) when None, with d
+            the number of sigmas: the authors' for ``parameter``. A mean over a tensor's entries is
+            far less noisy than one of them, so for ``tensor`` d counts the tensors.
+
+    Example:
+        >>> import torch, nestruct
+        >>> class Valley(torch.nn.Module):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.mu = torch.nn.Parameter(torch.zeros(2))
+        ...     def loss(self, batch, noise):
+        ...         return self.mu[0] ** 2 + 100 * self.mu[1] ** 2 + 0 * batch
+        >>> valley = Valley()
+        >>> estimator = nestruct.SNES(sigma=0.1, population_size=100, adapt="parameter")
+        >>> for step in range(20):
+        ...     report = estimator.backward(valley, torch.zeros(1), seed=0, step=step)
+        >>> flat, steep = estimator.sigmas(valley)["mu"]
+        >>> bool(steep < flat / 4)
+        True
+    """
+
+    sigma: float = 0.1
+    adapt: Literal["tensor", "parameter"] = "tensor"
+    sigma_lr: float | None = None
+    # Logarithms of sigma_i / sigma, changed in place: a captured step reads them where they are.
+    _log_scale: Tensor | None = field(default=None, init=False, repr=False)
+    _sizes: list[int] = field(default_factory=list, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.adapt not in ("tensor", "parameter"):
+            raise InputError(f"SNES: adapt must be 'tensor' or 'parameter', got {self.adapt!r}.")
+        if self.sigma_lr is not None and not 0 <= self.sigma_lr < float("inf"):
+            raise InputError(f"SNES: sigma_lr must not be negative, got {self.sigma_lr!r}.")
+        if self.minibatch == "per_pair":
+            raise InputError(
+                "SNES compares pairs with each other, and with minibatch='per_pair' they differ by "
+                "their examples first: use NES, or minibatch='shared'."
+            )
+        if self.directions == "rademacher":
+            raise InputError(
+                "SNES: rademacher directions all have the same squares, which say nothing about "
+                "sigma; use gaussian ones."
+            )
+
+    def sigmas(self, model: nn.Module) -> dict[str, Tensor]:
+        """Each perturbed parameter's present sigma: one number, or one for each entry."""
+        layout = Layout(model, self.parameters)
+        scale = self._state_for(layout).exp() * self.sigma
+        if self.adapt == "parameter":
+            return layout.split(scale)
+        return dict(zip(layout.parameters, scale, strict=True))
+
+    def state_dict(self) -> dict[str, Any]:
+        """What NES keeps, and the logarithms of every sigma over the first one."""
+        state = super().state_dict()
+        return state if self._log_scale is None else state | {"log_scale": self._log_scale.clone()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes back what `state_dict` gave."""
+        log_scale = state.get("log_scale")
+        super().load_state_dict({k: v for k, v in state.items() if k != "log_scale"})
+        self._log_scale = None if log_scale is None else log_scale.clone()
+
+    def _state_for(self, layout: Layout) -> Float[Tensor, " sigmas"]:
+        """The state for a model: as it was, as it was loaded, or zeros."""
+        count = layout.size if self.adapt == "parameter" else len(layout.parameters)
+        state = self._log_scale
+        if state is None or len(state) != count:
+            # Half precision would lose small steps.
+            state = torch.zeros(count, dtype=torch.promote_types(layout.dtype, torch.float32))
+        return state.to(layout.device)
+
+    def _decide(self, model: nn.Module, layout: Layout, batch: Any, seed: int) -> _Plan:
+        state = self._state_for(layout)
+        if self._log_scale is not None and len(state) != len(self._log_scale):
+            log.info("SNES: another model, or another adapt: sigma starts anew.")
+        self._log_scale = state
+        self._sizes = [parameter.numel() for parameter in layout.parameters.values()]
+        return super()._decide(model, layout, batch, seed)
+
+    def _options(self) -> tuple[Any, ...]:
+        assert self._log_scale is not None
+        return (*super()._options(), self.adapt, self._log_scale.data_ptr())
+
+    def _scale(self, dtype: torch.dtype) -> Float[Tensor, " size"]:
+        """Every entry's sigma over the first one."""
+        assert self._log_scale is not None
+        scale = self._log_scale.exp().to(dtype)
+        if self.adapt == "parameter":
+            return scale
+        return torch.cat([one.expand(n) for one, n in zip(scale, self._sizes, strict=True)])
+
+    def _fill(self, flat: Tensor, first_pair: int, noise: Noise) -> None:
+        super()._fill(flat, first_pair, noise)
+        flat.mul_(self._scale(flat.dtype))
+
+    def _weigh(self, losses: Tensor, dtype: torch.dtype) -> tuple[Tensor, dict[str, Tensor]]:
+        weights, stats = super()._weigh(losses, dtype)
+        sums = pair_sums(losses, mirrored=self.mirrored, shaping=self.shaping, dtype=dtype)
+        return torch.stack([weights, sums]), stats
+
+    def _sums(self, weights: Tensor, flat: Float[Tensor, "pairs size"]) -> Tensor:
+        return torch.stack([weights[0] @ flat, weights[1] @ flat.square_()])
+
+    def _gradient(self, sums: Tensor, weights: Tensor, stats: dict[str, Tensor]) -> Tensor:
+        # Both rows are due the same division: s / sigma = direction / sigma^2, and s^2.
+        both = super()._gradient(sums.div_(self._scale(sums.dtype).square()), weights, stats)
+        slope = both[1] - weights[1].sum()
+        if self.adapt == "tensor":
+            slope = torch.stack([piece.mean() for piece in slope.split(self._sizes)])
+        stats["slope"] = slope
+        return both[0]
+
+    def _adapt(self, stats: dict[str, Tensor]) -> None:
+        assert self._log_scale is not None
+        count = len(self._log_scale)
+        rate = self.sigma_lr
+        if rate is None:
+            rate = (3 + math.log(count)) / (5 * math.sqrt(count))
+        self._log_scale.sub_(stats["slope"], alpha=rate / 2)

@@ -1,0 +1,82 @@
+"""Stochastic softmax tricks: differentiate through a relaxation of the structure.
+
+M. Paulus et al., "Gradient Estimation with Stochastic Softmax Tricks", 2020 (the paper's Section
+4.1): decode ``relax(scores + Gumbel, temperature)`` instead of the argmax. With `Categorical` it is
+the Gumbel-softmax (E. Jang et al., 2017). Needs a relaxation; biased, less so at low temperatures.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from nestruct.errors import InputError
+from nestruct.estimators.backpropagation import Backpropagation
+from nestruct.models import StructuredModel
+from nestruct.noise import Noise
+from nestruct.structures import Relaxable
+from nestruct.structures.base import check_count
+
+
+@dataclass(kw_only=True, eq=False)
+class SST(Backpropagation):
+    """Gradient of the loss at relaxed structures.
+
+    Args:
+        temperature: Of the relaxation, at the start.
+        anneal_rate: r of Jang et al.: the temperature is ``max(min_temperature, temperature *
+            exp(-r step))``; 0 keeps it.
+        min_temperature: Where annealing ends.
+        anneal_interval: Steps between changes of the temperature.
+        num_samples: Draws of the structure per example.
+        graph: Whether a step on CUDA is captured in a graph: ``auto``, ``on``, ``off``.
+
+    Example:
+        >>> import torch, nestruct
+        >>> from nestruct.models import mlp
+        >>> vae = nestruct.StructuredVAE(mlp(6, 4), mlp(4, 6), nestruct.Categorical(4))
+        >>> report = nestruct.SST(temperature=0.5).backward(vae, torch.ones(3, 6), seed=0)
+        >>> bool(report.grad_norm > 0)
+        True
+    """
+
+    temperature: float = 1.0
+    anneal_rate: float = 0.0
+    min_temperature: float = 0.5
+    anneal_interval: int = 1000
+    num_samples: int = 1
+    graph: Literal["auto", "on", "off"] = "auto"
+
+    def __post_init__(self) -> None:
+        for name in ("temperature", "min_temperature"):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise InputError(f"SST: {name} must be positive, got {getattr(self, name)!r}.")
+        if not 0 <= self.anneal_rate < float("inf"):
+            raise InputError(f"SST: anneal_rate must not be negative, got {self.anneal_rate!r}.")
+        check_count("SST", "anneal_interval", self.anneal_interval, 1)
+        check_count("SST", "num_samples", self.num_samples, 1)
+
+    def temperature_at(self, step: int | Tensor) -> float | Tensor:
+        """The temperature of a step; a tensor where the step is one."""
+        if self.anneal_rate == 0:
+            return self.temperature
+        last_change = torch.as_tensor(step) // self.anneal_interval * self.anneal_interval
+        annealed = self.temperature * torch.exp(-self.anneal_rate * last_change)
+        annealed = annealed.clamp(min=self.min_temperature)
+        return annealed if isinstance(step, Tensor) else float(annealed)
+
+    def surrogate(self, model: StructuredModel, batch: Any, noise: Noise) -> tuple[Tensor, Tensor]:
+        """The mean loss at relaxed structures: it is its own surrogate."""
+        structure, lengths = model.structure, model.lengths(batch)
+        if not isinstance(structure, Relaxable):
+            raise InputError(f"SST: {structure!r} has no relaxation; use NES.")
+        scores, temperature = model.encode(batch), self.temperature_at(noise.step)
+        losses = torch.stack(
+            [
+                model.loss_at(batch, scores, structure.relax(perturbed, temperature, lengths))
+                for stream in range(self.num_samples)
+                for perturbed in [scores + noise.replace(stream=stream).gumbel(scores, lengths)]
+            ]
+        )
+        return losses.mean(), losses

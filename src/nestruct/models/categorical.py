@@ -1,0 +1,84 @@
+"""The paper's unstructured VAE: one category behind an image (appendix, Table 3).
+
+input -> hidden -> ReLU -> K scores -> argmax of perturbed scores; one-hot -> hidden -> ReLU ->
+input. Everything about it can be computed exactly, by going through the K categories.
+"""
+
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from nestruct.models.mlp import mlp
+from nestruct.models.structured import StructuredVAE
+from nestruct.noise import Noise
+from nestruct.structures import Categorical
+from nestruct.structures.base import check_count
+
+
+class CategoricalVAE(StructuredVAE):
+    """A VAE over binary inputs with one categorical latent variable.
+
+    Args:
+        num_inputs: Pixels.
+        hidden_size: alpha of the paper: the width of both hidden layers.
+        num_classes: K.
+        loss_bound: M of the paper's appendix; see `StructuredVAE`.
+
+    Example:
+        >>> import torch, nestruct
+        >>> from nestruct.models import CategoricalVAE
+        >>> vae = CategoricalVAE(784, hidden_size=16)
+        >>> sum(p.numel() for p in vae.parameters())
+        26234
+    """
+
+    def __init__(
+        self,
+        num_inputs: int,
+        *,
+        hidden_size: int = 300,
+        num_classes: int = 10,
+        loss_bound: float | None = None,
+    ) -> None:
+        for name, value in (("num_inputs", num_inputs), ("hidden_size", hidden_size)):
+            check_count("CategoricalVAE", name, value, 1)
+        super().__init__(
+            mlp(num_inputs, hidden_size, num_classes),
+            mlp(num_classes, hidden_size, num_inputs),
+            Categorical(num_classes),
+            divergence="gibbs",
+            loss_bound=loss_bound,
+        )
+        self.num_classes = num_classes
+
+    @torch.no_grad()
+    def metrics(self, batch: Any, noise: Noise) -> dict[str, Float[Tensor, " batch"]]:
+        """Three exact forms of how good the model is, in nats per example, none of them sampled.
+
+        ``loss``: the negative ELBO, the expectation over the categories included. ``loss_mode``:
+        the paper's form, which decodes the most likely category and charges the categorical KL;
+        neither an ELBO nor an estimate of one. ``nll``: ``-log p(x)``.
+        """
+        scores = self.encode(batch)
+        kl = self.divergence(scores, batch)
+        num_classes = scores.shape[-1]
+        every = torch.eye(num_classes, dtype=scores.dtype, device=scores.device)
+        z = every[:, None].expand(num_classes, *scores.shape)
+        log_likelihood = self.decode(batch, z).T  # [batch, classes]
+        chances = scores.softmax(-1)
+        mode = log_likelihood.gather(1, scores.argmax(-1, keepdim=True))[:, 0]
+        log_evidence = log_likelihood.logsumexp(-1) - torch.tensor(num_classes).log()
+        return {
+            "loss": kl - (chances * log_likelihood).sum(-1),
+            "loss_mode": kl - mode,
+            "nll": -log_evidence,
+        }
+
+    @torch.no_grad()
+    def prototypes(self) -> Float[Tensor, "classes inputs"]:
+        """What each category decodes to: the probability of each pixel."""
+        like = next(self.parameters())
+        every = torch.eye(self.num_classes, dtype=like.dtype, device=like.device)
+        return self.decoder(every).sigmoid()

@@ -1,0 +1,39 @@
+"""Estimators that differentiate, captured in a CUDA graph: the same as launched one by one."""
+
+import pytest
+import torch
+import toys
+
+import nestruct
+from nestruct import SST, Enumeration, Reinforce
+
+pytestmark = pytest.mark.cuda
+MAKERS = [
+    lambda graph: SST(graph=graph, anneal_rate=0.1, anneal_interval=2, num_samples=2),
+    lambda graph: Reinforce(graph=graph, law="gibbs"),
+    lambda graph: Reinforce(graph=graph, law="gumbel"),
+    lambda graph: Enumeration(graph=graph),
+]
+
+
+@pytest.mark.parametrize("make", MAKERS, ids=["sst", "gibbs", "gumbel", "enumeration"])
+def test_the_captured_step_equals_the_plain_one(make):
+    model = toys.vae().float().cuda()
+    batches = [toys.bits(5, 6, seed=s).float().cuda() for s in range(3)]
+    captured, plain = make("on"), make("off")
+    for step, batch in enumerate(batches * 2):
+        one = captured.backward(model, batch, seed=3, step=step)
+        first = toys.gradient(model).clone()
+        two = plain.backward(model, batch, seed=3, step=step)
+        torch.testing.assert_close(first, toys.gradient(model))
+        torch.testing.assert_close(one.loss, two.loss)
+
+
+def test_it_sees_the_parameters_that_the_optimizer_changed():
+    model = toys.vae().float().cuda()
+    adam = torch.optim.Adam(model.parameters(), lr=0.05, fused=True)
+    data = toys.bits(4, 6, seed=3).repeat(8, 1).float()
+    result = nestruct.fit(
+        model, Enumeration(), adam, data, validation=data, max_steps=200, progress=False
+    )
+    assert result.best["loss"] < 0.9 * result.initial["loss"]
