@@ -3,7 +3,16 @@
 from nestruct._version import __version__
 from nestruct.data import select_rows
 from nestruct.errors import InputError, NestructError
-from nestruct.estimators import NES, SNES, SST, Enumeration, Reinforce, StepReport, check_gradient
+from nestruct.estimators import (
+    NES,
+    SNES,
+    SST,
+    Enumeration,
+    Reinforce,
+    StepReport,
+    check_gradient,
+    smoothing_gap,
+)
 from nestruct.models import StructuredModel, StructuredVAE
 from nestruct.noise import Noise
 from nestruct.structures import (
@@ -59,4 +68,5 @@ __all__ = [
     "nan_rows",
     "perturb_and_map_law",
     "select_rows",
+    "smoothing_gap",
 ]

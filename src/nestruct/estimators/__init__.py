@@ -9,7 +9,17 @@ from nestruct.estimators.check import check_gradient
 from nestruct.estimators.enumeration import Enumeration
 from nestruct.estimators.nes import NES
 from nestruct.estimators.reinforce import Reinforce
+from nestruct.estimators.smoothing import smoothing_gap
 from nestruct.estimators.snes import SNES
 from nestruct.estimators.sst import SST
 
-__all__ = ["NES", "SNES", "SST", "Enumeration", "Reinforce", "StepReport", "check_gradient"]
+__all__ = [
+    "NES",
+    "SNES",
+    "SST",
+    "Enumeration",
+    "Reinforce",
+    "StepReport",
+    "check_gradient",
+    "smoothing_gap",
+]
