@@ -1,5 +1,6 @@
 """The categorical VAE: sizes of the paper, and three exact forms of evaluation."""
 
+import json
 import math
 
 import pytest
@@ -55,6 +56,29 @@ def test_prototypes_are_probabilities(vae):
     shown = vae.prototypes()
     assert shown.shape == (4, 12)
     assert ((shown > 0) & (shown < 1)).all()
+
+
+def test_an_illustration_is_plain_and_always_the_same(vae):
+    before = torch.get_rng_state()
+    shown = vae.illustrate()
+    assert torch.equal(torch.get_rng_state(), before)
+    assert shown == vae.illustrate() == json.loads(json.dumps(shown))
+    rows = [row for (row,) in shown["prototypes"]]  # twelve inputs make no square
+    found = torch.tensor([[int(digit, 16) for digit in row] for row in rows])
+    assert torch.equal(found, (vae.prototypes() * 15).round().long())
+    assert [len(row) for (row,) in shown["samples"]] == [12] * 10
+
+
+def test_a_square_illustration_has_rows_and_follows_the_model():
+    vae = CategoricalVAE(9, hidden_size=2, num_classes=2)
+    with torch.no_grad():
+        for parameter in vae.parameters():
+            parameter.zero_()
+        vae.decoder[-1].bias.copy_(torch.tensor([99.0] * 3 + [-99.0] * 5 + [math.nan]))
+    assert vae.illustrate() == {
+        "prototypes": [["fff", "000", "000"]] * 2,
+        "samples": [["fff", "000", "000"]] * 10,
+    }
 
 
 def test_nes_uses_the_savings(vae):

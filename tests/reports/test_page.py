@@ -11,8 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+import nestruct
 from nestruct import InputError
+from nestruct.data import Patterns
+from nestruct.models import CategoricalVAE
 from nestruct.reports import page as page_module
 from nestruct.reports import write_page
 from nestruct.reports.page import thin
@@ -121,8 +125,92 @@ def test_runs_of_the_same_data_share_one_scene(runs, tmp_path):
     assert len(data["scenes"]) == 1
     assert data["scenes"][0]["true"] == TRUE
     found = [run["structures"] for run in data["runs"]]
-    assert found[0] == {"scene": 0, "steps": [0, 40], "maps": [FIRST, LAST], "learned": 1}
+    expected = {"scene": 0, "steps": [0, 40], "maps": [FIRST, LAST], "learned": 1}
+    assert found[0] == expected | {"illustrations": []}
     assert found[3] is None
+
+
+# Two examples of 2 x 3 pixels in one of three categories; best is step 30.
+PICTURES = {
+    "format": 1,
+    "structure": "Categorical",
+    "options": {"num_classes": 3},
+    "true": None,
+    "drawing": {"images": [["101", "010"], ["000", "111"]]},
+}
+
+
+def pictures(folder: Path, num_frames: int = 41, seed: int = 0) -> Path:
+    """A run that shows its model at every step: what its categories decode to gets darker."""
+    frames = []
+    for step in range(num_frames):
+        darker = [f"{step % 16:x}" * 3] * 2
+        model = {"prototypes": [["000", "fff"], ["08f", "f80"], darker], "samples": [darker] * 4}
+        frames.append({"step": step, "map": [[[step % 3]], [[2]]], "model": model})
+    return write_run(folder, seed=seed, scene=PICTURES, frames=frames)
+
+
+def test_a_page_keeps_the_model_at_a_few_evaluations(tmp_path):
+    folders = [pictures(tmp_path / f"{k:02}", seed=k) for k in range(20)]
+    write_page(folders[:1], tmp_path / "page.html")
+    found = made(tmp_path / "page.html")["runs"][0]["structures"]
+    kept = [found["steps"][shown["frame"]] for shown in found["illustrations"]]
+    assert len(kept) == 12
+    assert kept == sorted(kept)
+    assert {0, 30, 40} <= set(kept)
+    assert [shown["samples"][0][0] for shown in found["illustrations"]] == [
+        f"{step % 16:x}" * 3 for step in kept
+    ]
+    write_page(folders, tmp_path / "page.html")
+    for run in made(tmp_path / "page.html")["runs"]:
+        found = run["structures"]
+        assert [shown["frame"] for shown in found["illustrations"]] == [found["learned"]]
+
+
+def test_a_model_that_shows_itself_is_in_its_run_folder(tmp_path):
+    data = Patterns(num_patterns=3, side=4, num_train=20, num_validation=5)
+    splits = data.splits()
+    vae = CategoricalVAE(data.num_inputs, hidden_size=4, num_classes=3)
+    nestruct.fit(
+        vae,
+        nestruct.Enumeration(),
+        torch.optim.Adam(vae.parameters()),
+        splits["train"],
+        validation=splits["validation"],
+        run=tmp_path / "run",
+        describe=data.drawing,
+        max_steps=4,
+        eval_interval=2,
+        progress=False,
+    )
+    text = (tmp_path / "run/structures.jsonl").read_text()
+    lines = [json.loads(line) for line in text.splitlines()][1:]
+    assert [line["step"] for line in lines] == [0, 2, 4]
+    for line in lines:
+        sizes = {name: [len(rows) for rows in images] for name, images in line["model"].items()}
+        assert sizes == {"prototypes": [4] * 3, "samples": [4] * 10}
+    write_page([tmp_path / "run"], tmp_path / "page.html")
+    page = made(tmp_path / "page.html")
+    assert len(page["scenes"][0]["drawing"]["images"]) == 5
+    shown = page["runs"][0]["structures"]["illustrations"]
+    assert shown == [{"frame": k} | line["model"] for k, line in enumerate(lines)]
+
+
+def test_a_model_that_is_no_object_is_named_with_its_line(tmp_path):
+    frames = [{"step": 0, "map": [[[1]]], "model": "x"}]
+    folder = write_run(tmp_path / "run", scene=PICTURES, frames=frames)
+    with pytest.raises(InputError, match="line 2: 'model' must be an object"):
+        write_page([folder], tmp_path / "page.html")
+
+
+@pytest.mark.parametrize("name", ["NES", "SNES", "REBAR"])
+def test_only_searches_are_said_to_need_no_gradient(tmp_path, name):
+    folder = write_run(tmp_path / "run")
+    config = (folder / "config.toml").read_text().replace('"NES"', f'"{name}"')
+    (folder / "config.toml").write_text(config)
+    write_page([folder], tmp_path / "page.html")
+    said = made(tmp_path / "page.html")["groups"][0]["sentence"]
+    assert ("no gradient" in said) == (name != "REBAR")
 
 
 def test_nothing_in_a_run_can_leave_its_place(tmp_path):
@@ -331,6 +419,50 @@ def test_every_control_can_be_used(runs, tmp_path, monkeypatch):
     assert first
     assert first[1] == "sigma 0.3"
     assert "NaN" not in dom
+
+
+@in_browser
+def test_images_are_drawn_beside_what_the_model_decodes(tmp_path, monkeypatch):
+    with_script(
+        monkeypatch,
+        """
+        const first = (kind) => document.querySelectorAll(`[data-figure=${kind}]`);
+        const alphas = (canvas) => [...canvas.getContext("2d").getImageData(0, 0, 3, 2).data]
+          .filter((_, k) => k % 4 === 3).join(" ");
+        document.body.dataset.image = alphas(first("image")[0]);
+        document.body.dataset.prototype = alphas(first("prototype")[1]);
+        document.body.dataset.before = alphas(first("prototype")[2]);
+        document.body.dataset.said = document.querySelector(".model").textContent;
+        const slider = document.querySelector("input[type=range]");
+        slider.value = 5;
+        slider.dispatchEvent(new Event("input"));
+        document.body.dataset.after = alphas(first("prototype")[2]);
+        """,
+    )
+    write_page([pictures(tmp_path / "run")], tmp_path / "page.html")
+    dom, complaints = opened(tmp_path / "page.html")
+    assert complaints == []
+    figures = Counter(re.findall(r'data-figure="(image|prototype|sample)"', dom))
+    assert figures == {"image": 2, "prototype": 3, "sample": 4}
+    assert 'data-image="255 0 255 0 255 0"' in dom
+    assert 'data-prototype="0 136 255 255 136 0"' in dom
+    before = 255 * (30 % 16) // 15
+    assert f'data-before="{" ".join([str(before)] * 6)}"' in dom
+    said = re.search(r'data-said="([^"]*)"', dom)
+    assert said
+    assert "at step 30, and how many of the 2 examples" in said[1]
+    assert "category 0" + "1 example" + "category 1" + "no example" in said[1]
+    # At step 5 the categories are those found there; the model is of the last step that was kept.
+    after = 255 * 4 // 15
+    assert f'data-after="{" ".join([str(after)] * 6)}"' in dom
+    assert "at step 4, and how many" in dom
+    assert re.findall(r"<b>(untrained|step 5)</b><br>([^<]*)<", dom) == [
+        ("untrained", "category 0"),
+        ("step 5", "category 2"),
+        ("untrained", "category 2"),
+        ("step 5", "category 2"),
+    ]
+    assert "right class" not in dom.partition('<script type="application/json"')[0]
 
 
 OTHERS: dict[str, tuple[dict[str, Any], list[Any] | None, list[Any], str]] = {

@@ -4,6 +4,7 @@ input -> hidden -> ReLU -> K scores -> argmax of perturbed scores; one-hot -> hi
 input. Everything about it can be computed exactly, by going through the K categories.
 """
 
+from math import isqrt
 from typing import Any
 
 import torch
@@ -15,6 +16,8 @@ from nestruct.models.structured import StructuredVAE
 from nestruct.noise import Noise
 from nestruct.structures import Categorical
 from nestruct.structures.base import check_count
+
+_NUM_SAMPLES = 10  # that an illustration shows
 
 
 class CategoricalVAE(StructuredVAE):
@@ -82,3 +85,27 @@ class CategoricalVAE(StructuredVAE):
         like = next(self.parameters())
         every = torch.eye(self.num_classes, dtype=like.dtype, device=like.device)
         return self.decoder(every).sigmoid()
+
+    def illustrate(self) -> dict[str, list[list[str]]]:
+        """What a report shows of the model, as plain JSON.
+
+        Returns:
+            ``prototypes``, an image for each category, and ``samples``, a few images drawn from the
+            model, with the same draws at every call. An image is a list of rows with one digit for
+            each pixel, its probability from 0 to f; inputs that make no square are one row.
+        """
+        chances = self.prototypes().to("cpu", torch.float32)
+        generator = torch.Generator().manual_seed(0)
+        classes = torch.randint(self.num_classes, (_NUM_SAMPLES,), generator=generator)
+        draws = torch.rand(_NUM_SAMPLES, chances.shape[1], generator=generator, dtype=chances.dtype)
+        samples = (draws < chances[classes]).float()
+        return {"prototypes": _images(chances), "samples": _images(samples)}
+
+
+def _images(chances: Float[Tensor, "images inputs"]) -> list[list[str]]:
+    num_inputs = chances.shape[1]
+    side = isqrt(num_inputs)
+    width = side if side**2 == num_inputs else num_inputs
+    levels = (chances.nan_to_num(0) * 15).round().int().tolist()  # a diverged model is drawn too
+    texts = ["".join(f"{level:x}" for level in image) for image in levels]
+    return [[text[k : k + width] for k in range(0, num_inputs, width)] for text in texts]

@@ -20,6 +20,7 @@ from nestruct.files import write_whole
 from nestruct.reports.runs import (
     REPEAT_KEYS,
     Group,
+    Record,
     Run,
     flatten,
     group_runs,
@@ -43,6 +44,9 @@ ORIGIN_KEYS = ("command", "started")
 # runs together. With them 50 runs stay below a megabyte.
 POINTS, ALL_POINTS = 400, 7000
 FRAMES, ALL_FRAMES = 60, 600
+# The same for frames that show the model itself, each 20 images: 16 kB where they have 784 pixels,
+# and 1.4 MB for the page of 50 such runs.
+ILLUSTRATIONS, ALL_ILLUSTRATIONS = 12, 48
 
 
 def write_page(
@@ -227,7 +231,21 @@ def _structures(run: Run, scenes: dict[str, int], num_runs: int) -> dict[str, An
         "steps": [steps[k] for k in kept],
         "maps": [run.frames[k]["map"][:examples] for k in kept],
         "learned": kept.index(best),
+        "illustrations": _illustrations([run.frames[k] for k in kept], kept.index(best), num_runs),
     }
+
+
+def _illustrations(frames: list[Record], best: int, num_runs: int) -> list[Record]:
+    """What the model showed of itself: first, best, last and between, or only at the best step."""
+    shown = [k for k, frame in enumerate(frames) if frame.get("model")]
+    limit = min(ILLUSTRATIONS, ALL_ILLUSTRATIONS // num_runs)
+    keep = shown.index(best) if best in shown else len(shown) - 1
+    kept = thin(len(shown), limit, keep=keep) if limit > 2 else range(keep, len(shown))[:1]
+    return [
+        {"frame": shown[k]}
+        | {name: frames[shown[k]]["model"].get(name) or [] for name in ("prototypes", "samples")}
+        for k in kept
+    ]
 
 
 def thin(length: int, limit: int, *, keep: int = 0) -> list[int]:

@@ -32,7 +32,7 @@ class Run:
         records: The lines of ``metrics.jsonl`` by split, each in order of its step.
         environment: Versions, device, command; empty where the file is missing.
         scene: What the structures are and the true ones (first line of ``structures.jsonl``).
-        frames: The structures found at each evaluation.
+        frames: The structures found at each evaluation, and what the model shows of itself.
     """
 
     path: Path
@@ -254,6 +254,8 @@ def _check_structures(file: Path, scene: Record, frames: list[Record]) -> None:
                 f"{file}, line {number}: an evaluation needs 'step' and a list 'map'; mend the "
                 "line, or remove the file to make the page without structures."
             )
+        if not isinstance(frame.get("model", {}), dict):
+            raise InputError(f"{file}, line {number}: 'model' must be an object; mend the line.")
 
 
 def _lines(file: Path) -> list[Record]:

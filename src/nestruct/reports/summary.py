@@ -39,7 +39,7 @@ def sentence(group: Group) -> str:
     costs = [_mean(map(COSTS[key][0], runs)) for key in ("wall-clock", "evaluations")]
     cost = [duration(costs[0])] if costs[0] is not None else []
     cost += [f"{count(costs[1])} forward evaluations"] if costs[1] else []
-    if flatten(runs[0].config).get("estimator.name") == "NES":
+    if flatten(runs[0].config).get("estimator.name") in ("NES", "SNES"):
         cost += ["no gradient"]
     words += f" in {', '.join(cost)}" if cost else ""
     words += f"; mean of {repeats}." if len(runs) > 1 else "."

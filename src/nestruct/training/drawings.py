@@ -67,9 +67,15 @@ class Drawings:
         return header
 
     def line(self, step: int) -> dict[str, Any]:
-        """One line per evaluation: the most likely structures."""
+        """One line per evaluation: the most likely structures, and the model where it shows itself.
+
+        A model may have a method ``illustrate`` that gives ``prototypes`` and ``samples``; see
+        `nestruct.models.CategoricalVAE`.
+        """
+        illustrate = getattr(self.model, "illustrate", None)
         with as_in_use(self.model):
-            return {"step": step, "map": _parts(self.model.infer(self.batch))}
+            line = {"step": step, "map": _parts(self.model.infer(self.batch))}
+            return line if illustrate is None else line | {"model": illustrate()}
 
     def _references(self, z: Tensor) -> dict[str, dict[str, float]]:
         """The F1 of what needs no learning, over all examples: of noise alone, and of baselines."""

@@ -55,7 +55,7 @@ const DRAWINGS = {
   ProjectiveTree: { unit: "arc", draw: drawArcs, stacked: true },
   NonProjectiveTree: { unit: "arc", draw: drawArcs, stacked: true },
   KSubset: { unit: "item", draw: drawCells, stacked: true },
-  Categorical: { unit: "class", draw: drawCells, stacked: true },
+  Categorical: { unit: "class", noun: "category", draw: drawCells, stacked: true },
   Permutation: { unit: "place", draw: drawCells },
 };
 const drawingOf = ({ structure, options }) => DRAWINGS[structure]
@@ -154,6 +154,36 @@ function drawCells(scene, example, marks, everything) {
     ...marks.filter(({ mark }) => mark === "wrong").map(({ part }) => cross(flat(part))));
 }
 
+// Rows of digits from 0 (paper) to full (ink). One canvas pixel each; the style makes them larger.
+function drawImage(rows, full, figure, label) {
+  const [width, height] = [rows[0].length, rows.length];
+  const canvas = html("canvas", { class: "image", width, height, role: "img", "aria-label": label, "data-figure": figure });
+  const context = canvas.getContext("2d"), pixels = context.createImageData(width, height);
+  [...rows.join("")].forEach((digit, k) => { pixels.data[4 * k + 3] = 255 * parseInt(digit, 16) / full; });
+  context.putImageData(pixels, 0, 0);
+  return canvas;
+}
+
+// What the model shows of itself. The page has that for some evaluations only: the last one up to k counts.
+function drawModel({ illustrations, steps, maps }, k, noun) {
+  if (!illustrations.length) return [];
+  const { frame, prototypes, samples } = illustrations.filter((shown) => shown.frame <= k).pop() || illustrations[0];
+  const at = `step ${steps[frame].toLocaleString("en")}`;
+  const members = (c) => maps[k].filter((parts) => parts.some((part) => part[0] === c)).length;
+  const say = (n) => (n ? `${n} example${n > 1 ? "s" : ""}` : "no example");
+  const block = (title, note, figures) => (figures.length
+    ? [html("h3", {}, title), html("p", { class: "note" }, note), html("div", { class: "images" }, ...figures)] : []);
+  return [
+    ...block(`What each ${noun} decodes to`,
+      `The probability of each pixel at ${at}, and how many of the ${maps[k].length} examples below have that ${noun}.`,
+      prototypes.map((rows, c) => html("figure", { "data-class": c, class: members(c) ? null : "unused" },
+        drawImage(rows, 15, "prototype", `what ${noun} ${c} decodes to at ${at}`),
+        html("figcaption", {}, html("b", {}, `${noun} ${c}`), html("br"), say(members(c)))))),
+    ...block("Samples from the model", `At ${at}: a ${noun} at random, then each pixel at random. All steps share the same draws.`,
+      samples.map((rows, s) => html("figure", {}, drawImage(rows, 15, "sample", `sample ${s + 1} at ${at}`)))),
+  ];
+}
+
 function drawLegend({ unit, draw }, truth) {
   const example = (mark) => (draw === drawCells
     ? svg("rect", { class: `cell ${mark}`, x: 9, y: 1, width: 10, height: 10, rx: 2 })
@@ -164,9 +194,10 @@ function drawLegend({ unit, draw }, truth) {
 }
 
 // The cards of one run: true, first and learned beside each other. Returns what redraws the last of
-// the three at another evaluation, and says how many parts are right there.
-function drawCards({ structures: found }) {
+// the three (and the model itself) at another evaluation, and says how many parts are right there.
+function drawCards({ structures: found }, model) {
   const scene = data.scenes[found.scene], truth = scene.true, kind = drawingOf(scene);
+  const noun = kind.noun || "structure", images = scene.drawing.images || [];
   const chosen = (k, example) => found.maps[k][example] || [];
   const figure = (example, panel, title, parts) => {
     const wanted = truth && truth[example];
@@ -174,8 +205,9 @@ function drawCards({ structures: found }) {
     // Every panel of an example has the same size: it depends on all parts ever seen in it.
     const everything = [...(wanted || []), ...found.maps.flatMap((map) => map[example] || [])];
     const drawing = kind.draw(scene, example, marks, everything);
-    const text = panel === "true" || !wanted ? ""
-      : `${countRight(wanted, parts)} of ${wanted.length} ${kind.unit}${wanted.length === 1 ? "" : "s"}`;
+    const named = kind.noun && parts.length ? `${noun} ${parts.join(", ")}` : "";
+    const counted = () => `${countRight(wanted, parts)} of ${wanted.length} ${kind.unit}${wanted.length === 1 ? "" : "s"}`;
+    const text = panel === "true" ? "" : wanted ? counted() : named;
     drawing.setAttribute("aria-label", `example ${example + 1}, ${title} ${text}`);
     return html("figure", { "data-panel": panel }, drawing, html("figcaption", {}, html("b", {}, title), html("br"), text));
   };
@@ -183,17 +215,20 @@ function drawCards({ structures: found }) {
     figure(example, "learned", k === found.learned ? "learned" : `step ${found.steps[k]}`, chosen(k, example));
   const first = found.steps[0] === 0 ? "untrained" : `step ${found.steps[0]}`;
   const cards = range(found.maps[0].length).map((example) => html("div", { class: "card", "data-example": example },
-    html("h3", {}, `example ${example + 1}`), html("div", { class: "panels" },
-      truth ? figure(example, "true", "true", truth[example]) : null,
-      figure(example, "untrained", first, chosen(0, example)), learned(example, found.learned))));
-  $("structures-cards").className = kind.stacked ? "cards stacked" : "cards";
+    html("h3", {}, `example ${example + 1}`), html("div", { class: "example" },
+      images[example] ? drawImage(images[example], 1, "image", `example ${example + 1}`) : null,
+      html("div", { class: "panels" },
+        truth ? figure(example, "true", "true", truth[example]) : null,
+        figure(example, "untrained", first, chosen(0, example)), learned(example, found.learned)))));
+  $("structures-cards").className = `cards${kind.stacked ? " stacked" : ""}${images.length ? " pictured" : ""}`;
   $("structures-cards").replaceChildren(...cards);
   $("structures-note").textContent = `${truth ? "The truth, what" : "What"} the untrained model finds, and what it finds `
-    + "after training: the most likely structure of each example."
+    + `after training: the most likely ${noun} of each example.`
     + ((scene.drawing.paths || []).length ? " Nodes sit where they end; faint lines are the paths they took." : "");
   drawLegend(kind, truth);
   return (k) => {
     cards.forEach((card, example) => card.querySelector('[data-panel="learned"]').replaceWith(learned(example, k)));
+    model.replaceChildren(...drawModel(found, k, noun));
     const sum = (numbers) => numbers.reduce((a, b) => a + b, 0);
     const right = truth && sum(truth.map((parts, example) => countRight(parts, chosen(k, example))));
     return `step ${found.steps[k].toLocaleString("en")}`
@@ -206,6 +241,8 @@ function drawStructures() {
   if (!runs.length) return;
   $("structures").hidden = false;
   let redraw, timer = null;
+  const model = html("div", { class: "model" });
+  $("structures-cards").before(model);
   const slider = html("input", { type: "range", min: 0, "aria-label": "evaluation", oninput: () => show(Number(slider.value)) });
   const output = html("output");
   const play = html("button", { type: "button", onclick: () => (timer ? stop() : start()) }, "Play");
@@ -231,7 +268,7 @@ function drawStructures() {
   }
   function open(run) {
     stop();
-    redraw = drawCards(run);
+    redraw = drawCards(run, model);
     slider.max = run.structures.steps.length - 1;
     show(run.structures.learned);
   }
