@@ -29,7 +29,7 @@ def test_its_mean_is_the_exact_gradient(structure, law, truth):
     expected = exact_gradient(model, batch, truth)
     estimator = Reinforce(num_samples=4, law=law)
     trials = []
-    for step in range(1500):
+    for step in range(1000):
         estimator.backward(model, batch, seed=0, step=step)
         trials.append(toys.gradient(model))
     found = torch.stack(trials)

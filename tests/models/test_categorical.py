@@ -47,8 +47,8 @@ def test_the_three_forms(vae):
 
 def test_the_exact_loss_is_the_mean_of_the_sampled_one(vae):
     x = torch.ones(3, 12).double()
-    sampled = torch.stack([vae.loss(x, Noise(seed=0, step=s)) for s in range(4000)])
-    error = sampled.std(0) / 4000**0.5
+    sampled = torch.stack([vae.loss(x, Noise(seed=0, step=s)) for s in range(2000)])
+    error = sampled.std(0) / 2000**0.5
     assert ((sampled.mean(0) - vae.metrics(x, Noise(seed=0))["loss"]).abs() < 5 * error).all()
 
 
