@@ -67,7 +67,9 @@ def test_train_evaluate_report_load(trained, tmp_path, capsys):
     model = nestruct.load(trained)
     batch = {"x": torch.rand(3, 5, 10, 2)}
     assert model.structure.contains(model.infer(batch)).all()
-    assert model.sample(batch, 2, nestruct.Noise(seed=0)).shape == (2, 3, 10)
+    samples = model.sample(batch, 2)
+    assert samples.shape == (2, 3, 10)
+    assert torch.equal(samples, model.sample(batch, 2, nestruct.Noise(seed=0)))
     assert not model.training
 
 

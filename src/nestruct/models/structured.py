@@ -57,8 +57,9 @@ class StructuredModel(nn.Module):
         return self.structure.argmax(self.encode(batch), self.lengths(batch))
 
     @torch.no_grad()
-    def sample(self, batch: Any, num_samples: int, noise: Noise) -> Tensor:
-        """``[num_samples, batch, *parts]``: perturb-and-MAP samples."""
+    def sample(self, batch: Any, num_samples: int, noise: Noise | None = None) -> Tensor:
+        """``[num_samples, batch, *parts]``: perturb-and-MAP samples; another noise, other draws."""
+        noise = Noise(seed=0) if noise is None else noise
         scores = self.encode(batch)
         streams = [noise.replace(stream=stream) for stream in range(num_samples)]
         return torch.stack([self._perturb(batch, scores, stream) for stream in streams])
