@@ -20,6 +20,11 @@ Record = dict[str, Any]
 POSITION_KEYS = {"step", "epoch", "evaluations", "best_step"}
 # What may differ between repeats of one configuration.
 REPEAT_KEYS = {"seed", "device", "run", "run_dir"}
+# What a label need not say: how often a run looked at itself.
+UNTOLD_KEYS = {
+    f"training.{key}"
+    for key in ("log_interval", "eval_interval", "eval_batch_size", "checkpoint_seconds")
+}
 
 
 @dataclass(frozen=True)
@@ -162,7 +167,11 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
     labels: list[str] = []
     for name, config in zip(names, flat, strict=True):
         twins = [other for n, other in zip(names, flat, strict=True) if n == name]
-        changed = [key for key in config if any(t.get(key) != config[key] for t in twins)]
+        changed = [
+            key
+            for key in config
+            if key not in UNTOLD_KEYS and any(t.get(key) != config[key] for t in twins)
+        ]
         parts = [f"{key.rpartition('.')[2]} {_brief(config[key])}" for key in changed[:4]]
         # A name that all groups share tells nothing apart: what differs is enough then.
         label = ", ".join(parts if parts and len(set(names)) == 1 else [name, *parts])
