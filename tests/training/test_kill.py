@@ -40,7 +40,7 @@ lr = 0.01
 [scheduler]
 name = "CosineAnnealingLR"
 [training]
-max_steps = 60
+max_steps = 100
 batch_size = 16
 log_interval = 1
 eval_interval = 5
@@ -196,7 +196,7 @@ def test_a_full_disk_ends_with_one_sentence_and_the_last_checkpoint_is_intact(
     assert len(answer.stderr.splitlines()) == 1
     step = read_checkpoint(run / "checkpoints" / "last").step
     assert f"The checkpoint of step {step} is intact" in answer.stderr
-    assert 0 < step < 60
+    assert 0 < step < 100
     assert not list(run.rglob(".*.writing")) + list(run.rglob(".writing"))
     assert finish("train", "--resume", run).returncode == 0
     assert_same(whole, run)
@@ -210,7 +210,7 @@ def test_two_processes_train_the_same_run_and_one_writes(recipe, whole, tmp_path
         [*torchrun, *words], env=ENVIRONMENT, capture_output=True, text=True, timeout=240
     )
     assert answer.returncode == 0, answer.stderr[-3000:]
-    assert answer.stdout.count("Finished after 60 steps") == 1
+    assert answer.stdout.count("Finished after 100 steps") == 1
     ours, theirs = (load_file(r / "checkpoints/last/model.safetensors") for r in (run, whole))
     for name in theirs:
         assert abs(ours[name] - theirs[name]).max() < 1e-4, name
