@@ -1,5 +1,11 @@
 """Small models that tests share."""
 
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
 import torch
 from torch import nn
 
@@ -45,3 +51,20 @@ def gradient(model: nn.Module) -> torch.Tensor:
     return torch.cat(
         [(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in model.parameters()]
     )
+
+
+def run_on_two_processes(script: str, folder: Path) -> None:
+    """Runs a script under torchrun; it finds the folder in ``sys.argv[1]``."""
+    path = folder / "script.py"
+    path.write_text(textwrap.dedent(script))
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    done = subprocess.run(
+        [*command, str(path), str(folder)],
+        env=environment,
+        timeout=240,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr

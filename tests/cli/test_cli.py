@@ -1,8 +1,10 @@
 """The command line as a person meets it: help, errors, overrides, files."""
 
 import json
+import signal
 import subprocess
 import sys
+import time
 import tomllib
 
 import pytest
@@ -180,6 +182,26 @@ def test_a_sweep_with_a_run_that_fails_says_so(tmp_path, capfd):
     output = capfd.readouterr().out
     assert "failed (status 1)" in output
     assert "seed=1: best validation loss" in output
+
+
+def test_ctrl_c_reaches_the_runs_of_a_sweep_and_the_same_command_continues(tmp_path):
+    words = ["sweep", "graph-layout-tiny", "seed=0,1", *QUICK, "--run", str(tmp_path)]
+    words += ["training.log_interval=1"]
+    command = [sys.executable, "-m", "nestruct", *words, "--max-steps"]
+    process = subprocess.Popen([*command, "100000"], stdout=subprocess.PIPE, text=True)
+    log = tmp_path / "seed=0" / "metrics.jsonl"
+    while process.poll() is None and (not log.exists() or log.stat().st_size < 2000):
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert "Stopped; the same command continues." in output
+    assert "Stopped at step" in (tmp_path / "seed=0.log").read_text()
+    assert not (tmp_path / "seed=1").exists()
+    step = json.loads(log.read_text().splitlines()[-1])["step"]
+    answer = subprocess.run([*command, str(step + 1)], capture_output=True, text=True, check=True)
+    assert answer.stdout.count("best validation loss") == 2
+    assert f"Continuing at step {step}." in (tmp_path / "seed=0.log").read_text()
 
 
 def test_values_of_a_sweep_may_hold_commas():

@@ -29,6 +29,17 @@ def test_the_captured_step_equals_the_plain_one(make):
         torch.testing.assert_close(one.loss, two.loss)
 
 
+def test_an_option_that_is_changed_counts():
+    model, batch = toys.vae().float().cuda(), toys.bits(5, 6).float().cuda()
+    captured, plain = SST(graph="on"), SST(graph="off", temperature=0.2)
+    captured.backward(model, batch, seed=3)
+    captured.temperature = 0.2
+    captured.backward(model, batch, seed=3)
+    found = toys.gradient(model).clone()
+    plain.backward(model, batch, seed=3)
+    torch.testing.assert_close(found, toys.gradient(model))
+
+
 def test_it_sees_the_parameters_that_the_optimizer_changed():
     model = toys.vae().float().cuda()
     adam = torch.optim.Adam(model.parameters(), lr=0.05, fused=True)

@@ -2,17 +2,15 @@
 
 import dataclasses
 import logging
-import os
 import subprocess
 import sys
 import textwrap
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
-from toys import Formula, bits, gradient, vae
+from toys import Formula, bits, gradient, run_on_two_processes, vae
 
 import nestruct
 from nestruct import NES, InputError, NestructError
@@ -413,9 +411,7 @@ def test_other_mistakes():
 
 def test_two_processes_give_the_update_of_one(tmp_path):
     """Real processes under torchrun with gloo; an odd number of pairs, so shares differ."""
-    script = tmp_path / "rank.py"
-    script.write_text(
-        textwrap.dedent("""
+    script = """
         import sys
         import torch
         import torch.distributed as dist
@@ -432,22 +428,8 @@ def test_two_processes_give_the_update_of_one(tmp_path):
             path = f"{sys.argv[1]}/{gumbel}-{dist.get_rank()}.pt"
             torch.save({"gradient": gradient(model), "loss": report.loss}, path)
         dist.destroy_process_group()
-        """)
-    )
-    environment = os.environ | {
-        "PYTHONPATH": str(Path(__file__).parent.parent),
-        "OMP_NUM_THREADS": "1",
-    }
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    done = subprocess.run(
-        [*command, str(script), str(tmp_path)],
-        env=environment,
-        timeout=240,
-        check=False,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
+    """
+    run_on_two_processes(script, tmp_path)
     for gumbel, minibatch in (("shared", "shared"), ("per_member", "per_pair")):
         model = vae(nestruct.SpanningTree(4))
         estimator = NES(

@@ -1,17 +1,12 @@
 """SNES: NES where sigma stands still, the derivative by sigma, and what an adaptive sigma buys."""
 
 import dataclasses
-import os
-import subprocess
-import sys
-import textwrap
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
-from toys import Formula, bits, gradient, vae
+from toys import Formula, bits, gradient, run_on_two_processes, vae
 
 import nestruct
 from nestruct import NES, SNES, InputError, NestructError
@@ -324,9 +319,7 @@ def test_bad_options_are_refused_in_a_sentence(options, message):
 
 def test_two_processes_give_the_update_of_one(tmp_path):
     """Real processes under torchrun with gloo; an odd number of pairs, so shares differ."""
-    script = tmp_path / "rank.py"
-    script.write_text(
-        textwrap.dedent("""
+    script = """
         import sys
         import torch
         import torch.distributed as dist
@@ -345,22 +338,8 @@ def test_two_processes_give_the_update_of_one(tmp_path):
             path = f"{sys.argv[1]}/{adapt}-{dist.get_rank()}.pt"
             torch.save({"gradient": gradient(model), "state": state}, path)
         dist.destroy_process_group()
-        """)
-    )
-    environment = os.environ | {
-        "PYTHONPATH": str(Path(__file__).parent.parent),
-        "OMP_NUM_THREADS": "1",
-    }
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    done = subprocess.run(
-        [*command, str(script), str(tmp_path)],
-        env=environment,
-        timeout=240,
-        check=False,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
+    """
+    run_on_two_processes(script, tmp_path)
     for adapt in ("tensor", "parameter"):
         model = vae(nestruct.SpanningTree(4))
         estimator = SNES(sigma=0.2, population_size=14, adapt=adapt, sigma_lr=0.5, mode="vmap")

@@ -62,7 +62,7 @@ def sweep(
         if not (folder / "config.toml").exists():
             command += [recipe, *common, *overrides, "--run", str(folder)]
         elif _is_done(folder, max_steps):
-            print(f"{folder}: already done, {_outcome(folder, 0)}", flush=True)
+            _tell(f"{folder}: already done, {_outcome(folder, 0)}")
             return 0
         else:
             command += ["--resume", str(folder), *steps]
@@ -75,10 +75,10 @@ def sweep(
             running.add(process)
             status = process.wait()
             running.discard(process)
-        print(f"{folder}: {_outcome(folder, status)}", flush=True)
+        _tell(f"{folder}: {_outcome(folder, status)}")
         return status
 
-    print(f"{len(grid)} runs in {run}, {jobs} at a time; their output is in *.log.", flush=True)
+    _tell(f"{len(grid)} runs in {run}, {jobs} at a time; their output is in *.log.")
     pool = ThreadPoolExecutor(jobs)
     try:
         statuses = list(pool.map(train, grid, folders))
@@ -90,6 +90,11 @@ def sweep(
         return 130
     print(f"See them with: nestruct report {run}/*/ -o page.html")
     return 1 if any(statuses) else 0
+
+
+def _tell(text: str) -> None:
+    """A line in one piece: several runs may end at once."""
+    print(f"{text}\n", end="", flush=True)
 
 
 def _is_done(folder: Path, max_steps: int | None) -> bool:

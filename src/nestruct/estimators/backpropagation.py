@@ -4,6 +4,7 @@ A subclass says what to differentiate; here are the draws, the CUDA graph (small
 their launches), the gradients and the report.
 """
 
+import dataclasses
 from typing import Any, Literal
 
 import torch
@@ -13,6 +14,7 @@ from nestruct.errors import InputError
 from nestruct.estimators.base import Stateless, StepReport
 from nestruct.models import StructuredModel
 from nestruct.noise import Noise
+from nestruct.population import Layout
 from nestruct.population.evaluate import has_dropout
 from nestruct.population.graph import GraphedStep
 from nestruct.structures import nan_rows
@@ -44,7 +46,8 @@ class Backpropagation(Stateless):
                 f"{type(self).__name__} differentiates encoder and decoder, so it needs a "
                 f"StructuredModel; {type(model).__name__} is none."
             )
-        parameters = [p for p in model.parameters() if p.requires_grad]
+        layout = Layout(model, None)
+        parameters = list(layout.parameters.values())
 
         def one_step(batch: Any, counter: int | Tensor) -> tuple[list[Tensor], dict[str, Tensor]]:
             with nan_rows():
@@ -64,7 +67,7 @@ class Backpropagation(Stateless):
                 one_step,
                 batch,
                 step,
-                key=(id(model), seed, model.training, *(p.data_ptr() for p in parameters)),
+                key=(id(model), seed, *self._options(), *layout.addresses(list(model.modules()))),
                 keep=lambda: model,
                 capturable=lambda: not has_dropout(model),
             )
@@ -80,3 +83,8 @@ class Backpropagation(Stateless):
             num_evaluations=torch.tensor(self.num_samples),
             num_failed=stats["failed"],
         )
+
+    def _options(self) -> list[Any]:
+        """What a captured step takes for granted; an option that is changed asks for another."""
+        names = [option.name for option in dataclasses.fields(self) if option.init]  # type: ignore[arg-type]
+        return [getattr(self, name) for name in names]
