@@ -98,14 +98,13 @@ class Display:
             f"step {record['step']}/{self.max_steps}",
             f"loss {number(record['loss'])} +- {number(record['loss_std'])}",
             f"{duration(left)} left",
-            *([self.evaluation] if self.evaluation else []),
-            f"{timing['evaluations_per_second']:,.0f} evaluations/s",
+            f"{timing['evaluations_per_second']:,.0f} evals/s",
         ]
         if timing["solver_share"] is not None:
             parts.append(f"solver {timing['solver_share']:.0%}")
         if record["failed"]:
             parts.append(f"{record['failed']} members failed")
-        return " | ".join(parts)
+        return " | ".join([*parts, self.evaluation] if self.evaluation else parts)
 
 
 class Console(rich.console.Console):
