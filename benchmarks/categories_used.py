@@ -24,7 +24,9 @@ def main() -> None:
         dataset = recipe.data.options["dataset"]
         if dataset not in images:
             images[dataset] = build(recipe).data.splits()["test"]
-        z = nestruct.load(folder).cpu().infer(images[dataset])
+        model = nestruct.load(folder).cpu()
+        assert isinstance(model, nestruct.StructuredModel)
+        z = model.infer(images[dataset])
         share = z.double().mean(0)
         used = int((share >= _COUNTS).sum())
         perplexity = float(torch.special.entr(share).sum().exp())

@@ -40,7 +40,7 @@ def main() -> None:
     splits = experiment.data.splits()
     device = next(experiment.model.parameters()).device
     test = to_device(splits["test"][:1000], device)
-    steps_per_epoch = len(splits["train"]) // recipe.training.batch_size
+    steps_per_epoch = len(splits["train"]) // (recipe.training.batch_size or 1)
     rows: list[dict[str, float]] = []
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
     result = {"sigma": options.sigma, "device": name, "recipe": tables, "rows": rows}

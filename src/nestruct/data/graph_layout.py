@@ -6,24 +6,31 @@ layout (T. Fruchterman and E. Reingold, 1991) after the other. The positions are
 is what a model should find.
 """
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from nestruct.data.cache import cached
+from nestruct.kernels import jit, thread_pool
 from nestruct.noise import derive_seed
-from nestruct.structures import SpanningTree
+from nestruct.structures import KSubset, SpanningTree
 from nestruct.structures.base import check_count
 
-_CHUNK = 1024  # examples simulated at once: what is in flight then stays in the cache
+_CHUNK = 1024  # examples that a thread simulates at a time
+_FORMAT = 1  # of the cached files: another number when the same options give other data
 _LEAST = {"num_nodes": 2, "num_times": 2, "seed": 0}  # at least 1 for the others
 
 
 @dataclass(frozen=True, kw_only=True)
 class GraphLayout:
     """The graph-layout data: the paper's sizes by default.
+
+    Large sets are kept on disk and read back the next time; see `nestruct.data.cache`.
 
     Args:
         num_nodes: Nodes of each tree.
@@ -59,6 +66,14 @@ class GraphLayout:
             largest of the training set; ``z [examples, edges]``: the true tree, 0/1 in triu order,
             for evaluation only.
         """
+        options = dataclasses.asdict(self)
+        flat = cached("graph-layout", _FORMAT, options, self._generate, worth=self.num_train > 9999)
+        return {
+            name: {"x": flat[f"{name}.x"], "z": flat[f"{name}.z"].float()}
+            for name in ("train", "validation", "test")
+        }
+
+    def _generate(self) -> dict[str, Tensor]:
         sizes = {
             "train": self.num_train,
             "validation": self.num_validation,
@@ -69,62 +84,98 @@ class GraphLayout:
             for split, (name, size) in enumerate(sizes.items())
         }
         low, high = raw["train"][0].aminmax()
-        return {
-            name: {"x": ((x - low) / (high - low) * 2 - 1).float(), "z": z}
-            for name, (x, z) in raw.items()
-        }
+        flat = {}
+        for name, (x, z) in raw.items():
+            flat[f"{name}.x"] = ((x - low) / (high - low) * 2 - 1).float()
+            flat[f"{name}.z"] = z.to(torch.uint8)
+        return flat
 
     def drawing(self, batch: dict[str, Tensor]) -> dict[str, Any]:
         """What a report needs to draw examples, as plain JSON: ``paths`` of all nodes in time."""
         return {"paths": (batch["x"].double() * 1000).round().div(1000).tolist()}
 
     def baselines(self, batch: dict[str, Tensor]) -> dict[str, Float[Tensor, "examples edges"]]:
-        """Trees found without learning, by name: what a learned model should be compared with."""
-        late = batch["x"][:, :, -3:]
-        rows, columns = torch.triu_indices(self.num_nodes, self.num_nodes, 1)
+        """Edges found without learning, by name: what a learned model should be compared with.
+
+        From the mean distance of each pair over the last three records: the tree that is shortest,
+        and the nearest pairs, as many as a tree has edges.
+        """
+        late, n = batch["x"][:, :, -3:], self.num_nodes
+        rows, columns = torch.triu_indices(n, n, 1)
         distance = torch.linalg.vector_norm(late[:, rows] - late[:, columns], dim=-1).mean(-1)
-        return {"shortest tree without learning": SpanningTree(self.num_nodes).argmax(-distance)}
+        return {
+            "shortest tree without learning": SpanningTree(n).argmax(-distance),
+            "nearest pairs without learning": KSubset(len(rows), n - 1).argmax(-distance),
+        }
 
     def _simulate(
         self, size: int, seed: int
     ) -> tuple[Float[Tensor, "examples nodes times 2"], Float[Tensor, "examples edges"]]:
         n, generator = self.num_nodes, torch.Generator().manual_seed(seed)
-        rows, columns = torch.triu_indices(n, n, 1)
         # Gumbel weights in the paper; a maximum tree asks for their order only, as uniform ones do.
-        weights = torch.rand(size, len(rows), dtype=torch.float64, generator=generator)
+        weights = torch.rand(size, n * (n - 1) // 2, dtype=torch.float64, generator=generator)
         starts = torch.randn(size, n, 2, dtype=torch.float64, generator=generator)
-        x = torch.empty(size, n, self.num_times, 2, dtype=torch.float64)
-        z = torch.empty(size, len(rows))
-        for first in range(0, size, _CHUNK):
-            part = slice(first, first + _CHUNK)
-            tree = SpanningTree(n).argmax(weights[part])
-            z[part] = tree.float()
-            adjacency = tree.new_zeros(len(tree), n, n)
-            adjacency[:, rows, columns] = adjacency[:, columns, rows] = tree
-            positions = starts[part]
-            for time in range(self.num_times):
-                positions = layout_step(positions, adjacency)
-                x[part, :, time] = positions
-        return x, z
+        z = SpanningTree(n).argmax(weights)
+        return layout(starts, z, self.num_times), z
 
 
-def layout_step(
-    positions: Float[Tensor, "batch nodes 2"], adjacency: Float[Tensor, "batch nodes nodes"]
-) -> Float[Tensor, "batch nodes 2"]:
-    """One step of the spring layout, for many graphs at once.
+def layout(
+    starts: Float[Tensor, "examples nodes 2"], z: Float[Tensor, "examples edges"], num_times: int
+) -> Float[Tensor, "examples nodes times 2"]:
+    """Positions after each of the first steps of the spring layout, for many graphs at once.
 
-    What ``networkx.spring_layout(graph, pos=positions, iterations=1, threshold=1e-10)`` of networkx
-    3.6 does below 500 nodes: all pairs repel, neighbours attract, every node moves a tenth of the
-    extent in the direction of its force, and the result is centred and scaled to [-1, 1].
+    A step is what ``networkx.spring_layout(graph, pos=positions, iterations=1, threshold=1e-10)``
+    of networkx 3.6 does below 500 nodes: all pairs repel, neighbours attract, every node moves a
+    tenth of the extent in the direction of its force, and the result is centred and scaled to
+    [-1, 1].
+
+    Args:
+        starts: Positions before the first step, double precision.
+        z: Edges, 0/1 in triu order.
+        num_times: Steps.
     """
-    k = positions.shape[-2] ** -0.5
-    extent = (positions.amax(-2) - positions.amin(-2)).amax(-1)
-    difference = positions[..., :, None, :] - positions[..., None, :, :]
-    distance = torch.linalg.vector_norm(difference, dim=-1).clamp(min=0.01)
-    strength = k**2 / distance**2 - adjacency * distance / k
-    force = (difference * strength[..., None]).sum(-2)
-    length = torch.linalg.vector_norm(force, dim=-1, keepdim=True).clamp(min=0.01)
-    moved = positions + force * (0.1 * extent[..., None, None] / length)
-    centred = moved - moved.mean(-2, keepdim=True)
-    size = centred.abs().amax((-2, -1), keepdim=True)
-    return centred / torch.where(size > 0, size, 1.0)  # all nodes in one place stay there
+    x = starts.new_empty(*starts.shape[:2], num_times, 2)
+    arrays = [tensor.numpy() for tensor in (starts, z, x)]
+
+    def work(first: int) -> None:
+        _layout_kernel(*(array[first : first + _CHUNK] for array in arrays))
+
+    list(thread_pool(torch.get_num_threads()).map(work, range(0, len(starts), _CHUNK)))
+    return x
+
+
+@jit
+def _layout_kernel(starts, z, x):
+    n = starts.shape[1]
+    k = n**-0.5
+    here = np.empty((n, 2))
+    force = np.empty((n, 2))
+    for example in range(starts.shape[0]):
+        here[:] = starts[example]
+        for time in range(x.shape[2]):
+            extent = 0.0
+            for axis in range(2):
+                extent = max(extent, here[:, axis].max() - here[:, axis].min())
+            force[:] = 0
+            edge = 0
+            for i in range(n):
+                for j in range(i + 1, n):
+                    dx, dy = here[i, 0] - here[j, 0], here[i, 1] - here[j, 1]
+                    distance = max((dx * dx + dy * dy) ** 0.5, 0.01)
+                    strength = k * k / (distance * distance) - z[example, edge] * distance / k
+                    force[i, 0] += strength * dx
+                    force[i, 1] += strength * dy
+                    force[j, 0] -= strength * dx
+                    force[j, 1] -= strength * dy
+                    edge += 1
+            for i in range(n):
+                length = max((force[i, 0] ** 2 + force[i, 1] ** 2) ** 0.5, 0.01)
+                for axis in range(2):
+                    here[i, axis] += force[i, axis] * 0.1 * extent / length
+            size = 0.0
+            for axis in range(2):
+                here[:, axis] -= here[:, axis].mean()
+                size = max(size, np.abs(here[:, axis]).max())
+            if size > 0:  # all nodes in one place stay there
+                here /= size
+            x[example, :, time] = here

@@ -1,0 +1,67 @@
+"""Generated data that are kept on disk, one file for each set of options.
+
+The folder is ``NESTRUCT_CACHE``, or ``nestruct`` in the user's cache folder. All that is in it can
+be deleted at any time; a file that cannot be read or written only costs the time to generate the
+data again.
+"""
+
+import json
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from nestruct.files import write_whole
+from nestruct.noise import derive_key
+
+log = logging.getLogger("nestruct")
+
+
+def cached(
+    name: str,
+    version: int,
+    options: dict[str, Any],
+    generate: Callable[[], dict[str, Tensor]],
+    *,
+    worth: bool = True,
+) -> dict[str, Tensor]:
+    """What ``generate`` gives, from disk where it was generated before with the same options.
+
+    Args:
+        name: Of the kind of data.
+        version: Of what generates them: another number, another file.
+        options: All that the data depend on, as plain JSON; kept in the file.
+        generate: Gives the data by name.
+        worth: Whether they take longer to generate than to read.
+    """
+    if not worth:
+        return generate()
+    identity = json.dumps([name, version, options], sort_keys=True)
+    path = folder() / f"{name}-{derive_key(*identity.encode()):016x}.safetensors"
+    try:
+        with safe_open(path, "pt") as file:
+            if (file.metadata() or {}).get("identity") == identity:
+                return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    except FileNotFoundError:
+        pass
+    except (OSError, SafetensorError) as error:
+        log.warning("%s cannot be read (%s): the data are generated again.", path, error)
+    data = generate()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, save(data, {"identity": identity}))
+    except OSError as error:
+        log.warning("The data could not be kept in %s: %s.", path.parent, error)
+    return data
+
+
+def folder() -> Path:
+    """Where generated data are kept."""
+    own = os.environ.get("NESTRUCT_CACHE")
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(own) if own else Path(base) / "nestruct"

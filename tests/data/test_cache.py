@@ -1,0 +1,70 @@
+"""Generated data on disk: read back, told apart, and never in the way."""
+
+import logging
+
+import pytest
+import torch
+
+from nestruct.data.cache import cached, folder
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("NESTRUCT_CACHE", str(tmp_path / "cache"))
+
+
+def make(value: float, calls: list[float]):
+    def generate() -> dict[str, torch.Tensor]:
+        calls.append(value)
+        return {"x": torch.full((3,), value), "z": torch.zeros(2, dtype=torch.uint8)}
+
+    return generate
+
+
+def test_the_second_time_nothing_is_generated():
+    calls: list[float] = []
+    first = cached("toy", 1, {"size": 3}, make(1.0, calls))
+    second = cached("toy", 1, {"size": 3}, make(2.0, calls))
+    assert calls == [1.0]
+    assert torch.equal(first["x"], second["x"])
+    assert second["z"].dtype == torch.uint8
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "options"),
+    [("other", 1, {"size": 3}), ("toy", 2, {"size": 3}), ("toy", 1, {"size": 4})],
+)
+def test_other_options_are_other_data(name, version, options):
+    calls: list[float] = []
+    cached("toy", 1, {"size": 3}, make(1.0, calls))
+    found = cached(name, version, options, make(2.0, calls))
+    assert calls == [1.0, 2.0]
+    assert found["x"][0] == 2
+
+
+def test_a_broken_file_is_replaced(caplog):
+    calls: list[float] = []
+    cached("toy", 1, {}, make(1.0, calls))
+    (path,) = folder().iterdir()
+    path.write_bytes(path.read_bytes()[:20])
+    with caplog.at_level(logging.WARNING, "nestruct"):
+        assert cached("toy", 1, {}, make(2.0, calls))["x"][0] == 2
+    assert "generated again" in caplog.text
+    assert cached("toy", 1, {}, make(3.0, calls))["x"][0] == 2
+
+
+def test_a_folder_that_cannot_be_written_costs_only_time(monkeypatch, tmp_path, caplog):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("NESTRUCT_CACHE", str(tmp_path / "file"))
+    calls: list[float] = []
+    with caplog.at_level(logging.WARNING, "nestruct"):
+        assert cached("toy", 1, {}, make(1.0, calls))["x"][0] == 1
+    assert "could not be kept" in caplog.text
+
+
+def test_what_is_not_worth_it_is_not_kept():
+    calls: list[float] = []
+    for _ in range(2):
+        cached("toy", 1, {}, make(1.0, calls), worth=False)
+    assert calls == [1.0, 1.0]
+    assert not folder().exists()
