@@ -59,8 +59,7 @@ class Backpropagation(Stateless):
             stats = {"loss": losses.mean(), "std": losses.std(correction=0), "norm": norm}
             return list(gradients), stats | {"failed": failed}
 
-        has_buffers = any(True for _ in model.buffers())  # which a capture would update in warm-up
-        if parameters[0].is_cuda and self.graph != "off" and not has_buffers:
+        if parameters[0].is_cuda and self.graph != "off":
             if self._graphed is None:
                 self._graphed = GraphedStep(strict=self.graph == "on")
             gradients, stats = self._graphed(
@@ -70,6 +69,7 @@ class Backpropagation(Stateless):
                 key=(id(model), seed, *self._options(), *layout.addresses(list(model.modules()))),
                 keep=lambda: model,
                 capturable=lambda: not has_dropout(model),
+                changed=list(model.buffers()),
             )
             stats = {name: value.clone() for name, value in stats.items()}  # replays overwrite them
         else:

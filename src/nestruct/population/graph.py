@@ -1,7 +1,7 @@
 """A whole step captured in a CUDA graph and replayed: small kernels are bound by their launches."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -32,6 +32,7 @@ class GraphedStep:
         key: tuple[Any, ...],
         keep: Callable[[], Any],
         capturable: Callable[[], bool],
+        changed: Sequence[Tensor] = (),
     ) -> Any:
         """What ``step`` returns; its tensors are overwritten by the next call.
 
@@ -42,6 +43,8 @@ class GraphedStep:
             key: Everything else that the captured step depends on; another key, another capture.
             keep: Gives what must stay in memory as long as the captured step.
             capturable: Whether the step may be captured at all.
+            changed: What a step changes in place (running statistics), which trying it out must
+                not.
         """
         fresh: list[Tensor] = []
         try:
@@ -54,7 +57,12 @@ class GraphedStep:
         if key not in self.captured:
             if len(self.captured) == _MAX_CAPTURED:  # forget the oldest, and its memory
                 del self.captured[next(iter(self.captured))]
-            entry = self._capture(step, batch, number) if capturable() else None
+            entry = None
+            if capturable():
+                before = [tensor.clone() for tensor in changed]
+                entry = self._capture(step, batch, number)
+                for tensor, value in zip(changed, before, strict=True):
+                    tensor.copy_(value)
             self.captured[key] = entry, keep()
         entry, _ = self.captured[key]
         if entry is None:
