@@ -58,8 +58,7 @@ class Backpropagation(Stateless):
             norm = torch.linalg.vector_norm(torch.stack([g.norm() for g in estimated]))
             failed = losses.numel() - losses.isfinite().sum()
             stats = {"loss": losses.mean(), "std": losses.std(correction=0), "norm": norm}
-            stats |= {"failed": failed, **self._observe(batch, losses)}
-            return list(gradients), stats
+            return list(gradients), stats | {"failed": failed}
 
         has_buffers = any(True for _ in model.buffers())  # which a capture would update in warm-up
         if parameters[0].is_cuda and self.graph != "off" and not has_buffers:
@@ -95,10 +94,6 @@ class Backpropagation(Stateless):
     def _is_capturable(self, model: StructuredModel) -> bool:
         """Whether a graph of one step can stand for all."""
         return not has_dropout(model)
-
-    def _observe(self, batch: Any, losses: Tensor) -> dict[str, Tensor]:
-        """What `_adapt` asks for besides the mean and the deviation of the losses."""
-        return {}
 
     def _adapt(self, stats: dict[str, Tensor]) -> None:
         """Changes the estimator's state after a step: in place, where a captured step reads it."""
