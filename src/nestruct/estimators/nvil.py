@@ -135,7 +135,7 @@ class NVIL(Reinforce):
         """C(x) of each example."""
         assert self._network is not None
         x = observed(batch)
-        return self._network(x.reshape(len(x), -1).to(self._network[0].weight.dtype))[:, 0]
+        return self._network(x.reshape(len(x), -1).to(self.parameters()[0].dtype))[:, 0]
 
     def _deviation(self, cost: Tensor) -> Float[Tensor, ""]:
         """s: the moving standard deviation, at least 1; in the first step that of its costs."""

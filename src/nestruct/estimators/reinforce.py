@@ -48,7 +48,8 @@ class Reinforce(Backpropagation):
         sampler: How the Gibbs law is sampled: ``exact``, or, for SpanningTree, ``mcmc``: a Markov
             chain that swaps edges, started at perturb-and-MAP samples; near enough to the law with
             steps enough.
-        num_mcmc_steps: Steps of that chain.
+        num_mcmc_steps: Steps of that chain: some n log n; for 10 nodes, after 30 its marginals
+            cannot be told from the exact ones by 20,000 draws.
         graph: Whether a step on CUDA is captured in a graph: ``auto``, ``on``, ``off``. Samplers of
             Gibbs laws draw from a generator and are not captured.
 

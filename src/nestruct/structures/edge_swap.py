@@ -65,6 +65,8 @@ def _root(structure: SpanningTree, z: Float[Tensor, "rows edges"]) -> Int[Tensor
     parent = torch.zeros(len(z), structure.num_nodes, dtype=torch.long, device=z.device)
     reached = (node == 0).expand_as(parent)
     for _ in node[1:]:
+        if reached.all():
+            break
         links = joined & reached[:, None, :]
         found = links.any(-1) & ~reached
         parent = torch.where(found, links.byte().argmax(-1), parent)

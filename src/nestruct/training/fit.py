@@ -101,7 +101,8 @@ def fit(
 
     Args:
         model: Any module with ``loss(batch, noise)``, on the device where it is to be trained.
-        estimator: Where gradients come from, such as `nestruct.NES`.
+        estimator: Where gradients come from, such as `nestruct.NES`. Where it has a method
+            ``prepare(model, batch, seed=)``, that is called first, with the first step's batch.
         optimizer: Any torch optimizer over the model's parameters; an estimator's own parameters
             are added to its first group.
         data: All training examples as one batch (see `nestruct.select_rows`), or a function that
