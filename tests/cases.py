@@ -3,6 +3,7 @@
 import functools
 from typing import Any, NamedTuple
 
+import scipy.stats
 import torch
 from torch import Tensor
 
@@ -75,3 +76,23 @@ def totals(members: Tensor, scores: Tensor) -> Tensor:
 def total_of(z: Tensor, scores: Tensor, axes: int) -> Tensor:
     """The score of each ``z`` in float64; parts that are not in it may hold anything."""
     return torch.where(z == 1, scores.double(), 0.0).flatten(-axes).sum(-1)
+
+
+def chi_square(counts: Tensor, chances: Tensor) -> float:
+    """p-value of observed counts; cells expected less than five times are pooled."""
+    expected = chances * counts.sum()
+    rare = expected < 5
+    observed = torch.cat([counts[~rare], counts[rare].sum()[None]])
+    expected = torch.cat([expected[~rare], expected[rare].sum()[None]])
+    keep = expected > 0
+    assert observed[~keep].sum() == 0
+    if keep.sum() == 1:
+        return 1.0
+    return scipy.stats.chisquare(observed[keep].numpy(), expected[keep].numpy()).pvalue
+
+
+def count_members(members: Tensor, z: Tensor) -> Tensor:
+    """How often each member was drawn; every draw must be one."""
+    same = torch.cdist(z.flatten(1).double(), members.flatten(1), p=1) == 0
+    assert (same.sum(1) == 1).all()
+    return same.sum(0).double()

@@ -68,3 +68,16 @@ def run_on_two_processes(script: str, folder: Path) -> None:
         text=True,
     )
     assert done.returncode == 0, done.stderr
+
+
+def assert_mean(trials: torch.Tensor, expected: torch.Tensor) -> None:
+    """Asserts that independent estimates, one per row, are right on average.
+
+    Each entry within 5 standard errors, all together within what chance explains, and not only
+    because the errors are large.
+    """
+    error = trials.std(0) / len(trials) ** 0.5
+    off = (trials.mean(0) - expected) / error.clamp(min=1e-12)
+    assert off.abs().max() < 5
+    assert off.square().mean() < 1.6  # 1 if all is well
+    assert torch.nn.functional.cosine_similarity(trials.mean(0), expected, dim=0) > 0.8

@@ -5,6 +5,7 @@ from nestruct.data import select_rows
 from nestruct.errors import InputError, NestructError
 from nestruct.estimators import (
     NES,
+    NVIL,
     SNES,
     SST,
     Enumeration,
@@ -36,6 +37,7 @@ from nestruct.training import FitResult, evaluate, fit, load
 
 __all__ = [
     "NES",
+    "NVIL",
     "SNES",
     "SST",
     "BlackBox",

@@ -56,7 +56,7 @@ def gibbs_divergence(
 
 def appendix_divergence(
     structure: Structure, scores: Tensor, z: Tensor | None, lengths: Tensor | None
-) -> Float[Tensor, " batch"]:
+) -> Float[Tensor, "*lead batch"]:
     """The paper's appendix: ``z . scores + log |Z|``. Not a bound on anything; use with care.
 
     It lacks the log-partition, so adding a constant to all scores changes it without changing the
@@ -67,7 +67,7 @@ def appendix_divergence(
         raise InputError(f"divergence 'paper-appendix' needs a count, which {structure!r} lacks.")
     if z is None:
         z = structure.argmax(scores, lengths)
-    score = torch.where(z > 0, z * scores, 0.0).flatten(1).sum(-1)
+    score = torch.where(z > 0, z * scores, 0.0).flatten(1 - scores.dim()).sum(-1)
     return score + _log_count(structure, scores, lengths)
 
 

@@ -5,18 +5,22 @@ import torch
 import toys
 
 import nestruct
-from nestruct import SST, Enumeration, Reinforce
+from nestruct import NVIL, SST, Enumeration, Reinforce
 
 pytestmark = pytest.mark.cuda
 MAKERS = [
     lambda graph: SST(graph=graph, anneal_rate=0.1, anneal_interval=2, num_samples=2),
     lambda graph: Reinforce(graph=graph, law="gibbs"),
     lambda graph: Reinforce(graph=graph, law="gumbel"),
+    lambda graph: Reinforce(graph=graph, baseline="batch", num_samples=1),
+    lambda graph: Reinforce(graph=graph, baseline="ema", num_samples=1),
+    lambda graph: NVIL(graph=graph, num_samples=2),
     lambda graph: Enumeration(graph=graph),
 ]
+NAMES = ["sst", "gibbs", "gumbel", "batch", "ema", "nvil", "enumeration"]
 
 
-@pytest.mark.parametrize("make", MAKERS, ids=["sst", "gibbs", "gumbel", "enumeration"])
+@pytest.mark.parametrize("make", MAKERS, ids=NAMES)
 def test_the_captured_step_equals_the_plain_one(make):
     model = toys.vae().float().cuda()
     batches = [toys.bits(5, 6, seed=s).float().cuda() for s in range(3)]
@@ -27,6 +31,43 @@ def test_the_captured_step_equals_the_plain_one(make):
         two = plain.backward(model, batch, seed=3, step=step)
         torch.testing.assert_close(first, toys.gradient(model))
         torch.testing.assert_close(one.loss, two.loss)
+    torch.testing.assert_close(captured.state_dict(), plain.state_dict())
+
+
+@pytest.mark.parametrize("make", MAKERS, ids=NAMES)
+def test_the_gpu_equals_the_cpu(make):
+    results = []
+    for device in ("cpu", "cuda"):
+        model, estimator = toys.vae().to(device), make("auto")
+        for step in range(3):
+            estimator.backward(model, toys.bits(5, 6).to(device), seed=3, step=step)
+        own = [p.grad.flatten() for p in estimator.parameters()]
+        results.append(torch.cat([toys.gradient(model), *own]).cpu())
+    torch.testing.assert_close(*results)
+
+
+@pytest.mark.parametrize("sampler", ["exact", "mcmc"])
+def test_gibbs_samplers_draw_anew_in_every_step(sampler):
+    """From a generator, which a captured step would ask once."""
+    model = toys.vae(nestruct.SpanningTree(4)).cuda()
+    estimator = Reinforce(law="gibbs", sampler=sampler)
+    losses = [
+        estimator.backward(model, toys.bits(5, 6).cuda(), seed=3, step=s).loss for s in (0, 1, 0)
+    ]
+    assert losses[0] == losses[2]
+    assert losses[0] != losses[1]
+
+
+def test_a_state_that_is_loaded_counts():
+    model, batch = toys.vae().float().cuda(), toys.bits(5, 6).float().cuda()
+    captured = NVIL(graph="on")
+    captured.backward(model, batch, seed=3)
+    state = captured.state_dict()
+    captured.backward(model, batch, seed=3, step=1)
+    expected = toys.gradient(model).clone()
+    captured.load_state_dict(state)
+    captured.backward(model, batch, seed=3, step=1)
+    torch.testing.assert_close(toys.gradient(model), expected)
 
 
 def test_an_option_that_is_changed_counts():

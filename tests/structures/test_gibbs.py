@@ -1,9 +1,8 @@
 """Gibbs quantities and samplers of every structure that has them, against the list of members."""
 
 import pytest
-import scipy.stats
 import torch
-from cases import GIBBS_CASES, SAMPLE_CASES, Case, totals
+from cases import GIBBS_CASES, SAMPLE_CASES, Case, chi_square, count_members, totals
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -218,25 +217,6 @@ def test_relaxation_tends_to_the_argmax(case):
     cold = case.structure.relax(scores, 1e-5)
     torch.testing.assert_close(cold, case.structure.argmax(scores), rtol=0, atol=1e-6)
     torch.testing.assert_close(case.structure.relax(scores, 1.0), case.structure.marginals(scores))
-
-
-def chi_square(counts: torch.Tensor, chances: torch.Tensor) -> float:
-    """p-value of observed counts; cells expected less than five times are pooled."""
-    expected = chances * counts.sum()
-    rare = expected < 5
-    observed = torch.cat([counts[~rare], counts[rare].sum()[None]])
-    expected = torch.cat([expected[~rare], expected[rare].sum()[None]])
-    keep = expected > 0
-    assert observed[~keep].sum() == 0
-    if keep.sum() == 1:
-        return 1.0
-    return scipy.stats.chisquare(observed[keep].numpy(), expected[keep].numpy()).pvalue
-
-
-def count_members(members: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
-    same = torch.cdist(z.flatten(1).double(), members.flatten(1), p=1) == 0
-    assert (same.sum(1) == 1).all()
-    return same.sum(0).double()
 
 
 @each_dtype

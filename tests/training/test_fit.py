@@ -19,6 +19,7 @@ from nestruct.models import mlp
 from nestruct.noise import derive_seed
 from nestruct.training.checkpoint import read_checkpoint
 from nestruct.training.fit import EVALUATION_STREAM
+from nestruct.training.packing import pack
 from nestruct.training.parts import ESTIMATORS, OPTIMIZERS
 from nestruct.training.run_folder import read_config
 
@@ -70,6 +71,9 @@ def estimators():
     options = {"NES": {"sigma": 0.1, "population_size": 6}, "SNES": {"population_size": 6}}
     for name, part in ESTIMATORS.items():
         yield pytest.param(lambda part=part, name=name: part.make(**options.get(name, {})), id=name)
+    yield pytest.param(
+        lambda: nestruct.Reinforce(baseline="ema", num_samples=1), id="Reinforce ema"
+    )
     yield pytest.param(Momentum, id="Momentum")
 
 
@@ -110,6 +114,8 @@ def assert_same_run(one, two):
         for key in a.model:
             assert torch.equal(a.model[key], b.model[key]), key
         assert a.estimator.keys() == b.estimator.keys()
+        states = [pack(one.estimator, "the estimator")[1] for one in (a, b)]
+        torch.testing.assert_close(*states, rtol=0, atol=0, equal_nan=True)
         assert str(a.optimizer) == str(b.optimizer)
 
 
@@ -340,9 +346,14 @@ def test_any_object_with_a_step_is_a_scheduler():
     assert 0.5 in seen
 
 
-def test_parameters_of_an_estimator_must_be_known_to_the_scheduler():
-    with pytest.raises(nestruct.InputError, match="before the scheduler is made"):
-        train(Momentum, scheduler=lambda o: lr_scheduler.LinearLR(o))
+def test_parameters_of_an_estimator_are_scheduled_with_the_others():
+    estimator = Momentum()
+
+    def stop_after_one(optimizer):
+        return lr_scheduler.MultiStepLR(optimizer, milestones=[1], gamma=0.0)
+
+    train(lambda: estimator, scheduler=stop_after_one, max_steps=5, lr=0.02)
+    assert float(estimator.offset.detach()) == pytest.approx(-0.02, rel=1e-4)  # a step of Adam
 
 
 def test_another_seed_is_another_run(tmp_path):

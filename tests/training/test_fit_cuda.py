@@ -20,13 +20,17 @@ def crash(record):
         raise CrashError
 
 
-def small_vae(run, **options):
+def nes():
+    return nestruct.NES(sigma=0.1, population_size=20)
+
+
+def small_vae(run, make=nes, **options):
     model = toys.vae().float().cuda()
     adam = torch.optim.Adam(model.parameters(), lr=0.02, capturable=True)
     options = {"max_steps": 20, "batch_size": 8, "log_interval": 1, "eval_interval": 5} | options
     return nestruct.fit(
         model,
-        nestruct.NES(sigma=0.1, population_size=20),
+        make(),
         adam,
         toys.bits(40, 6).float(),
         validation=toys.bits(20, 6, seed=1).float(),
@@ -51,11 +55,16 @@ def assert_same(one, two):
             assert torch.equal(a[key], b[key]), (name, key)
 
 
-def test_a_captured_step_resumes_to_the_same_bits(tmp_path):
-    small_vae(tmp_path / "whole")
+@pytest.mark.parametrize(
+    "make",
+    [nes, lambda: nestruct.Reinforce(baseline="ema", num_samples=1), nestruct.NVIL],
+    ids=["NES", "Reinforce ema", "NVIL"],
+)
+def test_a_captured_step_resumes_to_the_same_bits(tmp_path, make):
+    small_vae(tmp_path / "whole", make)
     with pytest.raises(CrashError):
-        small_vae(tmp_path / "cut", callbacks=[crash])
-    small_vae(tmp_path / "cut", resume=True)
+        small_vae(tmp_path / "cut", make, callbacks=[crash])
+    small_vae(tmp_path / "cut", make, resume=True)
     assert_same(tmp_path / "whole", tmp_path / "cut")
 
 

@@ -8,6 +8,7 @@ from nestruct.estimators.base import StepReport
 from nestruct.estimators.check import check_gradient
 from nestruct.estimators.enumeration import Enumeration
 from nestruct.estimators.nes import NES
+from nestruct.estimators.nvil import NVIL
 from nestruct.estimators.reinforce import Reinforce
 from nestruct.estimators.smoothing import smoothing_gap
 from nestruct.estimators.snes import SNES
@@ -15,6 +16,7 @@ from nestruct.estimators.sst import SST
 
 __all__ = [
     "NES",
+    "NVIL",
     "SNES",
     "SST",
     "Enumeration",

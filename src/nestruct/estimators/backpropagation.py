@@ -40,21 +40,22 @@ class Backpropagation(Stateless):
     def backward(
         self, model: StructuredModel, batch: Any, *, seed: int = 0, step: int = 0
     ) -> StepReport:
-        """Sets ``.grad`` of every parameter that requires one."""
+        """Sets ``.grad`` of every parameter that requires one, the estimator's own included."""
         if not isinstance(model, StructuredModel):
             raise InputError(
                 f"{type(self).__name__} differentiates encoder and decoder, so it needs a "
                 f"StructuredModel; {type(model).__name__} is none."
             )
         layout = Layout(model, None)
-        parameters = list(layout.parameters.values())
+        parameters = [*layout.parameters.values(), *self.parameters()]
 
         def one_step(batch: Any, counter: int | Tensor) -> tuple[list[Tensor], dict[str, Tensor]]:
             with nan_rows():
                 value, losses = self.surrogate(model, batch, Noise(seed=seed, step=counter))
             gradients = torch.autograd.grad(value, parameters, materialize_grads=True)
             losses = losses.detach()
-            norm = torch.linalg.vector_norm(torch.stack([g.norm() for g in gradients]))
+            estimated = gradients[: len(layout.parameters)]
+            norm = torch.linalg.vector_norm(torch.stack([g.norm() for g in estimated]))
             failed = losses.numel() - losses.isfinite().sum()
             stats = {"loss": losses.mean(), "std": losses.std(correction=0), "norm": norm}
             return list(gradients), stats | {"failed": failed}
@@ -68,7 +69,7 @@ class Backpropagation(Stateless):
                 step,
                 key=(id(model), seed, *self._options(), *layout.addresses(list(model.modules()))),
                 keep=lambda: model,
-                capturable=lambda: not has_dropout(model),
+                capturable=lambda: self._is_capturable(model),
                 changed=list(model.buffers()),
             )
             stats = {name: value.clone() for name, value in stats.items()}  # replays overwrite them
@@ -76,6 +77,7 @@ class Backpropagation(Stateless):
             gradients, stats = one_step(batch, step)
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = gradient
+        self._adapt(stats)
         return StepReport(
             loss=stats["loss"],
             loss_std=stats["std"],
@@ -88,3 +90,10 @@ class Backpropagation(Stateless):
         """What a captured step takes for granted; an option that is changed asks for another."""
         names = [option.name for option in dataclasses.fields(self) if option.init]  # type: ignore[arg-type]
         return [getattr(self, name) for name in names]
+
+    def _is_capturable(self, model: StructuredModel) -> bool:
+        """Whether a graph of one step can stand for all."""
+        return not has_dropout(model)
+
+    def _adapt(self, stats: dict[str, Tensor]) -> None:
+        """Changes the estimator's state after a step: in place, where a captured step reads it."""

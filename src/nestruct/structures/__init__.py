@@ -7,6 +7,7 @@ behind the Gibbs laws.
 from nestruct.structures.base import Countable, Enumerable, Gibbs, Relaxable, Samplable, Structure
 from nestruct.structures.black_box import BlackBox
 from nestruct.structures.categorical import Categorical
+from nestruct.structures.edge_swap import swap_edges
 from nestruct.structures.k_subset import KSubset
 from nestruct.structures.non_projective_tree import NonProjectiveTree
 from nestruct.structures.permutation import Permutation
@@ -31,4 +32,5 @@ __all__ = [
     "Structure",
     "nan_rows",
     "perturb_and_map_law",
+    "swap_edges",
 ]

@@ -17,7 +17,6 @@ from nestruct.training.evaluate import evaluate
 from nestruct.training.fit import EVALUATION_STREAM, FitResult, fit
 from nestruct.training.parts import PARTS
 from nestruct.training.recipe import Recipe, Section, resolve_device
-from nestruct.training.restore import join_parameters
 from nestruct.training.run_folder import check_is_free, read_config
 from nestruct.training.tensorboard import TensorBoard
 
@@ -44,7 +43,6 @@ def build(recipe: Recipe) -> Experiment:
     estimator = _make("estimator", recipe.estimator)
     _rehearse(recipe)
     optimizer = _make("optimizer", recipe.optimizer, list(model.parameters()))
-    join_parameters(estimator, optimizer, None)
     scheduler = None
     if recipe.scheduler is not None:
         scheduler = _make("scheduler", recipe.scheduler, optimizer)

@@ -101,9 +101,10 @@ def fit(
 
     Args:
         model: Any module with ``loss(batch, noise)``, on the device where it is to be trained.
-        estimator: Where gradients come from, such as `nestruct.NES`.
+        estimator: Where gradients come from, such as `nestruct.NES`. Where it has a method
+            ``prepare(model, batch, seed=)``, that is called first, with the first step's batch.
         optimizer: Any torch optimizer over the model's parameters; an estimator's own parameters
-            are added to it.
+            are added to its first group.
         data: All training examples as one batch (see `nestruct.select_rows`), or a function that
             gives the batch of a step.
         validation: Held-out examples, evaluated at intervals.
@@ -140,7 +141,9 @@ def fit(
     if settings.patience is not None and validation is None:
         raise InputError("training.patience needs a validation set; give validation=...")
     check_optimizer(optimizer, model)
-    join_parameters(estimator, optimizer, scheduler)
+    if hasattr(estimator, "prepare"):
+        estimator.prepare(model, data(0), seed=seed)
+    join_parameters(estimator, optimizer)
     share_model(model)
     config = config or _config(estimator, optimizer, scheduler, settings, seed)
 

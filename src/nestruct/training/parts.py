@@ -16,7 +16,7 @@ from torch.optim import lr_scheduler
 
 from nestruct.data import GraphLayout, Images, Patterns
 from nestruct.errors import InputError
-from nestruct.estimators import NES, SNES, SST, Enumeration, Reinforce
+from nestruct.estimators import NES, NVIL, SNES, SST, Enumeration, Reinforce
 from nestruct.models import CategoricalVAE, RelationalVAE
 from nestruct.training.checks import check_name, check_value
 
@@ -66,6 +66,7 @@ MODELS = {  # what is given, the data decide
 ESTIMATORS = {
     "Enumeration": Part(Enumeration),
     "NES": Part(NES),
+    "NVIL": Part(NVIL),
     "Reinforce": Part(Reinforce),
     "SNES": Part(SNES),
     "SST": Part(SST),

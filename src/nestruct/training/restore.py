@@ -82,8 +82,8 @@ def check_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
         raise InputError("The optimizer holds none of the model's parameters: make it from them.")
 
 
-def join_parameters(estimator: Any, optimizer: torch.optim.Optimizer, scheduler: Any) -> None:
-    """Adds an estimator's own parameters to the optimizer.
+def join_parameters(estimator: Any, optimizer: torch.optim.Optimizer) -> None:
+    """Adds an estimator's own parameters to the optimizer's first group, which a scheduler knows.
 
     NES has an option of the same name, so it is the class that is asked.
     """
@@ -91,13 +91,11 @@ def join_parameters(estimator: Any, optimizer: torch.optim.Optimizer, scheduler:
         return
     known = {id(p) for group in optimizer.param_groups for p in group["params"]}
     own = [p for p in estimator.parameters() if id(p) not in known]
-    if own and scheduler is not None:
+    if own and isinstance(optimizer, torch.optim.Adagrad):
         raise InputError(
-            "The estimator has parameters that the scheduler does not know: give the optimizer "
-            "list(model.parameters()) + list(estimator.parameters()) before the scheduler is made."
+            "Adagrad takes on no parameters after it is made, and the estimator has some: use Adam."
         )
-    if own:
-        optimizer.add_param_group({"params": own})
+    optimizer.param_groups[0]["params"] += own
 
 
 def _load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:

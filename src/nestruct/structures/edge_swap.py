@@ -1,0 +1,103 @@
+"""A Markov chain on spanning trees that swaps one edge at a time: MCMC for the Gibbs law.
+
+The down-up walk on the bases of a matroid. One step takes a uniformly chosen edge out of the tree
+and puts one back: edge e, among all that join the two halves (the old one included), with
+probability proportional to ``exp(score_e)``. A tree and its neighbour go through the same two
+halves, so the flow between them is the same in both directions and the law
+``p(z) = exp(z . scores - A)`` is stationary. Whatever the scores, of the order of n log n steps
+suffice (N. Anari et al., "Log-Concave Polynomials IV", 2021).
+
+What the paper's Figure 2 times; `SpanningTree.sample` draws from the same law exactly.
+"""
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from nestruct.structures.solvers.prim import edge_index
+from nestruct.structures.spanning_tree import SpanningTree
+
+
+def swap_edges(
+    structure: SpanningTree,
+    z: Float[Tensor, "*batch edges"],
+    scores: Float[Tensor, "*batch edges"],
+    *,
+    num_steps: int,
+    generator: torch.Generator,
+) -> Float[Tensor, "*batch edges"]:
+    """The trees that the chain is at after some steps, all rows at once.
+
+    Args:
+        structure: Which trees.
+        z: Where each chain starts; rows of NaN (no tree there) stay.
+        scores: The scores of the law.
+        num_steps: Steps of each chain.
+        generator: Where all draws come from.
+
+    Example:
+        >>> import torch, nestruct
+        >>> from nestruct.structures.edge_swap import swap_edges
+        >>> tree, scores = nestruct.SpanningTree(4), torch.zeros(5, 6)
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> z = swap_edges(tree, tree.argmax(scores), scores, num_steps=20, generator=generator)
+        >>> bool(tree.contains(z).all())
+        True
+    """
+    n = structure.num_nodes
+    if n <= 2:  # there is one tree
+        return z
+    flat, rows = z.flatten(0, -2), scores.detach().flatten(0, -2)
+    rows = rows - rows.amax(-1, keepdim=True)  # keeps the noise's bits
+    parent = _root(structure, flat)
+    for _ in range(num_steps):
+        parent = _step(parent, rows, generator)
+    node = torch.arange(1, n, device=z.device)
+    edges = edge_index(n, z.device)[node, parent[:, 1:]]
+    moved = torch.zeros_like(flat).scatter_(-1, edges, 1.0)
+    return torch.where(flat.isnan(), torch.nan, moved).view_as(z)
+
+
+def _root(structure: SpanningTree, z: Float[Tensor, "rows edges"]) -> Int[Tensor, "rows nodes"]:
+    """Each node's parent when node 0 is the root, which is its own."""
+    node = torch.arange(structure.num_nodes, device=z.device)
+    joined = structure._dense(z) == 1
+    parent = torch.zeros(len(z), structure.num_nodes, dtype=torch.long, device=z.device)
+    reached = (node == 0).expand_as(parent)
+    for _ in node[1:]:
+        if reached.all():
+            break
+        links = joined & reached[:, None, :]
+        found = links.any(-1) & ~reached
+        parent = torch.where(found, links.byte().argmax(-1), parent)
+        reached = reached | found
+    return parent
+
+
+def _step(
+    parent: Int[Tensor, "rows nodes"],
+    scores: Float[Tensor, "rows edges"],
+    generator: torch.Generator,
+) -> Int[Tensor, "rows nodes"]:
+    """One step of every chain."""
+    rows, n = parent.shape
+    node = torch.arange(n, device=parent.device)
+    jumps = [parent]  # to the ancestors 1, 2, 4, ... above: they reach the root in log n steps
+    for _ in range((n - 1).bit_length() - 1):
+        jumps.append(jumps[-1].gather(-1, jumps[-1]))
+    cut = torch.randint(1, n, (rows, 1), generator=generator, device=parent.device)
+    below = node == cut  # the half without the root, once the edge above `cut` is out
+    for jump in jumps:
+        below = below | below.gather(-1, jump)
+    low, high = torch.triu_indices(n, n, 1, device=parent.device)
+    noise = torch.empty_like(scores).exponential_(generator=generator).log()
+    joins = below[:, low] != below[:, high]
+    edge = torch.where(joins, scores - noise, -torch.inf).argmax(-1, keepdim=True)
+    inner = torch.where(below.gather(-1, low[edge]), low[edge], high[edge])
+    outer = low[edge] + high[edge] - inner
+    path = (node == inner).long()
+    for jump in jumps:
+        path = path.scatter_add(-1, jump, path).clamp(max=1)
+    # The way from `inner` up to `cut` turns around; then `inner` hangs below `outer`.
+    turns = (path == 1) & below & (node != cut)
+    return parent.scatter(-1, torch.where(turns, parent, inner), torch.where(turns, node, outer))
