@@ -67,7 +67,7 @@ def appendix_divergence(
         raise InputError(f"divergence 'paper-appendix' needs a count, which {structure!r} lacks.")
     if z is None:
         z = structure.argmax(scores, lengths)
-    score = torch.where(z > 0, z * scores, 0.0).flatten(1).sum(-1)
+    score = torch.where(z > 0, z * scores, 0.0).flatten(1 - scores.dim()).sum(-1)
     return score + _log_count(structure, scores, lengths)
 
 

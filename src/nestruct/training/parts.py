@@ -16,7 +16,7 @@ from torch.optim import lr_scheduler
 
 from nestruct.data import GraphLayout, Images, Patterns
 from nestruct.errors import InputError
-from nestruct.estimators import NES, SNES, SST, Enumeration, Reinforce
+from nestruct.estimators import NES, SNES, SST, Enumeration, Reinforce, ScoreNES, StructureNES
 from nestruct.models import CategoricalVAE, RelationalVAE
 from nestruct.training.checks import check_name, check_value
 
@@ -67,8 +67,10 @@ ESTIMATORS = {
     "Enumeration": Part(Enumeration),
     "NES": Part(NES),
     "Reinforce": Part(Reinforce),
+    "ScoreNES": Part(ScoreNES),
     "SNES": Part(SNES),
     "SST": Part(SST),
+    "StructureNES": Part(StructureNES),
 }
 OPTIMIZERS = {
     name: Part(value, given=("params",))
