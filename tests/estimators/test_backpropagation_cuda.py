@@ -5,7 +5,7 @@ import torch
 import toys
 
 import nestruct
-from nestruct import SST, Enumeration, Reinforce
+from nestruct import SST, Enumeration, Reinforce, ScoreNES, StructureNES
 
 pytestmark = pytest.mark.cuda
 MAKERS = [
@@ -13,10 +13,14 @@ MAKERS = [
     lambda graph: Reinforce(graph=graph, law="gibbs"),
     lambda graph: Reinforce(graph=graph, law="gumbel"),
     lambda graph: Enumeration(graph=graph),
+    lambda graph: ScoreNES(graph=graph),
+    lambda graph: StructureNES(graph=graph),
+    lambda graph: StructureNES(graph=graph, covariance="gibbs"),
 ]
+NAMES = ["sst", "gibbs", "gumbel", "enumeration", "score", "structure", "structure gibbs"]
 
 
-@pytest.mark.parametrize("make", MAKERS, ids=["sst", "gibbs", "gumbel", "enumeration"])
+@pytest.mark.parametrize("make", MAKERS, ids=NAMES)
 def test_the_captured_step_equals_the_plain_one(make):
     model = toys.vae().float().cuda()
     batches = [toys.bits(5, 6, seed=s).float().cuda() for s in range(3)]
@@ -27,6 +31,18 @@ def test_the_captured_step_equals_the_plain_one(make):
         two = plain.backward(model, batch, seed=3, step=step)
         torch.testing.assert_close(first, toys.gradient(model))
         torch.testing.assert_close(one.loss, two.loss)
+
+
+@pytest.mark.parametrize("make", MAKERS[4:], ids=NAMES[4:])
+def test_trees_are_captured_too(make):
+    model = toys.vae(nestruct.SpanningTree(5)).float().cuda()
+    batch = toys.bits(20, 6).float().cuda()
+    captured, plain = make("on"), make("off")
+    for step in range(3):
+        captured.backward(model, batch, seed=3, step=step)
+        found = toys.gradient(model).clone()
+        plain.backward(model, batch, seed=3, step=step)
+        torch.testing.assert_close(found, toys.gradient(model), rtol=1e-4, atol=1e-5)
 
 
 def test_an_option_that_is_changed_counts():
