@@ -90,8 +90,8 @@ def check_gradient(
         sigma = getattr(estimator, "sigma", None)
     if sigma is None:
         raise InputError(
-            "check_gradient: the estimator does not smooth the parameters; say which sigma to "
-            "check it with."
+            "check_gradient: the estimator does not smooth the parameters, so it has no sigma; say "
+            "which smoothing to check."
         )
     parameters = _parameters(model, estimator)
     saved = [p.grad for p in parameters]
