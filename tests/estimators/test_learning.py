@@ -104,7 +104,9 @@ def test_a_permutation_is_found():
 
 def test_the_trees_of_five_particles_are_found_by_structure_nes(tmp_path):
     """Seconds on one core. Trees that the start of the decoder likes best have an F1 of 0.76."""
-    recipe = Recipe.from_tables(read_recipe("graph-layout-5", ["device=cpu"]))
+    recipe = Recipe.from_tables(
+        read_recipe("graph-layout-5", ["device=cpu", "training.max_steps=150"])
+    )
     result = train_recipe(recipe, tmp_path / "run", progress=False)
     assert result.initial["f1_map"] < 0.5
     assert result.best["f1_map"] > 0.9
