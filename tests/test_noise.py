@@ -7,32 +7,60 @@ import torch
 from nestruct import InputError, Noise
 
 NOISE = Noise(seed=3, step=5)
+LAWS = pytest.mark.parametrize("law", ["gumbel", "normal"])
+
+
+def correlation(one: torch.Tensor, two: torch.Tensor) -> float:
+    return float(torch.corrcoef(torch.stack([one.flatten(), two.flatten()]))[0, 1])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-def test_draws_are_gumbel(dtype):
-    draws = NOISE.gumbel(torch.empty(400, 500, dtype=dtype))
+@pytest.mark.parametrize(("law", "name"), [("gumbel", "gumbel_r"), ("normal", "norm")])
+def test_draws_follow_their_law(law, name, dtype):
+    draws = getattr(NOISE, law)(torch.empty(400, 500, dtype=dtype))
     assert draws.dtype == dtype
     assert draws.isfinite().all()
-    assert scipy.stats.kstest(draws.flatten().double().numpy(), "gumbel_r").pvalue > 1e-3
+    assert scipy.stats.kstest(draws.flatten().double().numpy(), name).pvalue > 1e-3
     flat = draws.double()
-    assert abs(torch.corrcoef(torch.stack([flat[:-1].flatten(), flat[1:].flatten()]))[0, 1]) < 0.01
-    assert (
-        abs(torch.corrcoef(torch.stack([flat[:, :-1].flatten(), flat[:, 1:].flatten()]))[0, 1])
-        < 0.01
-    )
+    assert abs(correlation(flat[:-1], flat[1:])) < 0.01
+    assert abs(correlation(flat[:, :-1], flat[:, 1:])) < 0.01
 
 
+def test_moments_of_normal_draws():
+    draws = NOISE.normal(torch.empty(500, 500, dtype=torch.float64))
+    number = draws.numel()
+    for power, expected, variance in ((1, 0, 1), (2, 1, 2), (3, 0, 15), (4, 3, 96)):
+        error = float((draws**power).mean()) - expected
+        assert abs(error) < 4 * (variance / number) ** 0.5
+
+
+def test_normal_and_gumbel_draws_are_independent():
+    scores = torch.empty(400, 500, dtype=torch.float64)
+    normal = torch.special.ndtr(NOISE.normal(scores))
+    gumbel = torch.exp(-torch.exp(-NOISE.gumbel(scores)))
+    # Also for two draws of neighbouring parts, streams and examples.
+    other = torch.exp(-torch.exp(-NOISE.replace(stream=1).gumbel(scores)))
+    for one, two in ((normal, gumbel), (normal[1:], gumbel[:-1]), (normal, other)):
+        table = torch.histogramdd(torch.stack([one.flatten(), two.flatten()], -1), 10).hist
+        assert scipy.stats.chi2_contingency(table.numpy()).pvalue > 1e-3
+
+
+@LAWS
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-def test_half_precision_is_finite(dtype):
-    draws = NOISE.gumbel(torch.empty(100, 100, dtype=dtype))
+def test_half_precision_is_finite(dtype, law):
+    draws = getattr(NOISE, law)(torch.empty(100, 100, dtype=dtype))
     assert draws.dtype == dtype
     assert draws.isfinite().all()
 
 
-def test_every_integer_matters():
+@LAWS
+def test_every_integer_matters(law):
     scores = torch.empty(3, 4)
-    draws = NOISE.gumbel(scores)
+
+    def draw(noise: Noise) -> torch.Tensor:
+        return getattr(noise, law)(scores)
+
+    draws = draw(NOISE)
     for change in (
         {"seed": 4},
         {"step": 6},
@@ -40,37 +68,57 @@ def test_every_integer_matters():
         {"pair": 1},
         {"example": torch.arange(1, 4)},
     ):
-        assert (NOISE.replace(**change).gumbel(scores) != draws).all()
+        assert (draw(NOISE.replace(**change)) != draws).all()
     for name, value in (("step", 5), ("pair", 0), ("stream", 0)):  # numbers or tensors alike
-        assert torch.equal(NOISE.replace(**{name: torch.tensor(value)}).gumbel(scores), draws)
+        assert torch.equal(draw(NOISE.replace(**{name: torch.tensor(value)})), draws)
 
 
-def test_a_part_keeps_its_draw():
-    whole = NOISE.gumbel(torch.empty(6, 5, 5))
-    assert torch.equal(NOISE.gumbel(torch.empty(6, 3, 3)), whole[:, :3, :3])  # less padding
+@LAWS
+def test_a_part_keeps_its_draw(law):
+    draw = getattr(NOISE, law)
+    whole = draw(torch.empty(6, 5, 5))
+    assert torch.equal(draw(torch.empty(6, 3, 3)), whole[:, :3, :3])  # less padding
     rows = torch.tensor([4, 1])
-    assert torch.equal(NOISE.replace(example=rows).gumbel(torch.empty(2, 5, 5)), whole[rows])
-    padded = NOISE.gumbel(torch.empty(6, 5, 5), torch.full((6,), 2))
+    assert torch.equal(getattr(NOISE.replace(example=rows), law)(torch.empty(2, 5, 5)), whole[rows])
+    padded = draw(torch.empty(6, 5, 5), torch.full((6,), 2))
     assert torch.equal(padded[:, :3, :3], whole[:, :3, :3])
     assert (padded[:, 3:] == 0).all()
     assert (padded[:, :, 3:] == 0).all()
 
 
-def test_vmap_over_pairs_and_streams():
+@LAWS
+def test_all_streams_in_one_call(law):
+    scores, lengths = torch.empty(6, 4, 4), torch.tensor([3, 1, 2, 3, 0, 2])
+    streams = NOISE.replace(stream=torch.arange(5)[:, None])
+    for arguments in ((scores,), (scores, lengths), (torch.empty(6, 4),)):
+        together = getattr(streams, law)(*arguments)
+        one_by_one = [getattr(NOISE.replace(stream=s), law)(*arguments) for s in range(5)]
+        assert torch.equal(together, torch.stack(one_by_one))
+
+
+@LAWS
+def test_vmap_over_pairs_and_streams(law):
     scores = torch.empty(3, 4)
+
+    def draw(rows: int = 3, **change) -> torch.Tensor:
+        return getattr(NOISE.replace(**change), law)(scores[:rows])
+
     pairs = torch.tensor([7, 0, 2])
-    mapped = torch.func.vmap(lambda pair: NOISE.replace(pair=pair).gumbel(scores))(pairs)
+    mapped = torch.func.vmap(lambda pair: draw(pair=pair))(pairs)
     for pair, draws in zip(pairs.tolist(), mapped, strict=True):
-        assert torch.equal(NOISE.replace(pair=pair).gumbel(scores), draws)
+        assert torch.equal(draw(pair=pair), draws)
     rows = torch.tensor([[0, 2], [1, 1]])
-    mapped = torch.func.vmap(lambda row: NOISE.replace(example=row).gumbel(scores[:2]))(rows)
-    assert torch.equal(mapped, NOISE.gumbel(scores)[rows])
+    mapped = torch.func.vmap(lambda row: draw(2, example=row))(rows)
+    assert torch.equal(mapped, draw()[rows])
 
 
 def test_golden_draws():
     """Seeds name results: a change here changes every published number."""
     draws = Noise(seed=1, step=2, stream=3, pair=4).gumbel(torch.empty(1, 3, dtype=torch.float64))
     expected = torch.tensor([[1.9088059384, 0.8800124237, 0.1848024276]]).double()
+    torch.testing.assert_close(draws, expected, rtol=0, atol=1e-6)
+    draws = Noise(seed=1, step=2, stream=3, pair=4).normal(torch.empty(1, 3, dtype=torch.float64))
+    expected = torch.tensor([[1.7707258208, -0.4630455787, -0.6778408172]]).double()
     torch.testing.assert_close(draws, expected, rtol=0, atol=1e-6)
 
 

@@ -29,6 +29,37 @@ class Formula(nn.Module):
         return self.function(*self.theta) + 0 * batch.flatten(1).sum(1)
 
 
+class Costs(nestruct.StructuredModel):
+    """Scores are the parameters, a row for each example; the loss is a function of z."""
+
+    def __init__(self, structure, cost, rows: int = 2, seed: int = 0) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(seed)
+        self.structure, self.cost = structure, cost
+        size = (rows, *structure.part_shape)
+        self.scores = nn.Parameter(torch.randn(size, generator=generator, dtype=torch.float64))
+        self.batch = torch.arange(rows)
+
+    def encode(self, batch):
+        return self.scores[batch]
+
+    def decode(self, batch, z):
+        return -self.cost(z)
+
+
+def random_costs(structure, rows: int = 2, seed: int = 1) -> Costs:
+    """Every member has a loss of its own, drawn for each example."""
+    members = structure.enumerate().double()
+    generator = torch.Generator().manual_seed(seed)
+    table = torch.randn(rows, len(members), generator=generator, dtype=torch.float64)
+
+    def cost(z):
+        found = (z[..., None, :] == members).all(-1)  # [..., batch, members]
+        return torch.where(z.isnan().any(-1), torch.nan, (found * table).sum(-1))
+
+    return Costs(structure, cost, rows, seed)
+
+
 def vae(structure=None, inputs: int = 6, hidden: int = 5, seed: int = 0, **options):
     """A small VAE over bits, in float64; scores are flat parts."""
     structure = nestruct.Categorical(4) if structure is None else structure

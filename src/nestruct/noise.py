@@ -1,12 +1,14 @@
 """Random draws from integers: a draw depends on its seed and its own coordinates, on nothing else.
 
-Gumbel draws come from a counter-based hash (the finalizer of splitmix64, G. Steele et al., 2014) of
-seed, step, stream, pair, example and a part's coordinates, in integer tensor operations that are
-legal inside `torch.vmap` and inside a CUDA graph capture. So a draw does not depend on padding, on
-how a population is cut into chunks, or on which process evaluates it, and the CPU and CUDA agree.
+Gumbel and normal draws come from a counter-based hash (the finalizer of splitmix64, G. Steele et
+al., 2014) of seed, step, stream, pair, example and a part's coordinates, in integer tensor
+operations that are legal inside `torch.vmap` and inside a CUDA graph capture. So a draw does not
+depend on padding, on how a population is cut into chunks, or on which process evaluates it, and the
+CPU and CUDA agree.
 """
 
 import functools
+import math
 import operator
 from dataclasses import dataclass, replace
 
@@ -20,6 +22,7 @@ _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 _FIRST = 0xBF58476D1CE4E5B9
 _SECOND = 0x94D049BB133111EB
+_NORMAL = 1  # what tells the key of normal draws from that of Gumbel draws
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,8 @@ class Noise:
     Args:
         seed: The run's seed.
         step: The training step; a tensor inside a captured graph.
-        stream: Which of several independent draws (the samples of an inner expectation).
+        stream: Which of several independent draws (the samples of an inner expectation); numbers
+            ``[samples, 1]`` give all those draws in one call, ``[samples, batch, *parts]``.
         pair: The mirrored pair, or the member, that draws; 0 when all share one draw.
         example: ``[batch]``, the position of each example in the whole minibatch; its own place
             when left out.
@@ -59,21 +63,31 @@ class Noise:
             scores: Only shape, dtype and device are used; the first axis is the examples.
             lengths: Words per example, for dependency trees: parts beyond get 0.
         """
+        uniform = self._uniform(scores, derive_key(self.seed))
+        gumbel = (-torch.log(-torch.log(uniform))).to(scores.dtype)
+        return _where_real(gumbel, lengths)
+
+    def normal(self, scores: Tensor, lengths: Tensor | None = None) -> Float[Tensor, "..."]:
+        """Standard normal draws, one for each score, as `gumbel` and independent of its draws.
+
+        Args:
+            scores: Only shape, dtype and device are used; the first axis is the examples.
+            lengths: Words per example, for dependency trees: parts beyond get 0.
+        """
+        uniform = self._uniform(scores, derive_key(self.seed, _NORMAL))
+        normal = (math.sqrt(2) * torch.erfinv(2 * uniform - 1)).to(scores.dtype)
+        return _where_real(normal, lengths)
+
+    def _uniform(self, scores: Tensor, key: int) -> Float[Tensor, "..."]:
+        """23 or 52 random bits and a half, for each score: exact in the dtype, never 0, never 1."""
         if scores.dim() == 0:
-            raise InputError("noise.gumbel: scores need a leading axis of examples.")
-        bits = self._bits(scores.shape, scores.device)
-        # 23 or 52 random bits and a half: exact in the dtype, never 0, never 1.
+            raise InputError("noise: scores need a leading axis of examples.")
+        bits = self._bits(scores.shape, scores.device, key)
         dtype = torch.float64 if scores.dtype == torch.float64 else torch.float32
         digits = 52 if dtype == torch.float64 else 23
-        uniform = (_shift(bits, 64 - digits).to(dtype) + 0.5) * 2.0**-digits
-        gumbel = (-torch.log(-torch.log(uniform))).to(scores.dtype)
-        if lengths is None:
-            return gumbel
-        node = torch.arange(scores.shape[-1], device=scores.device)
-        real = node <= lengths[..., None]
-        return torch.where(real[..., :, None] & real[..., None, :], gumbel, 0.0)
+        return (_shift(bits, 64 - digits).to(dtype) + 0.5) * 2.0**-digits
 
-    def _bits(self, shape: torch.Size, device: torch.device) -> Int[Tensor, "..."]:
+    def _bits(self, shape: torch.Size, device: torch.device, key: int) -> Int[Tensor, "..."]:
         """64 bits for each score: one hash of a sum in which every coordinate has its own factor.
 
         What is known on the host is added there; on a GPU every operation is a launch.
@@ -83,10 +97,9 @@ class Noise:
             example = torch.arange(shape[0], device=device)
         elif example.shape != shape[:1]:
             raise InputError(
-                f"noise.gumbel: scores of shape {tuple(shape)} do not start with the "
+                f"noise: scores of shape {tuple(shape)} do not start with the "
                 f"{len(example)} examples of this noise."
             )
-        key = derive_key(self.seed)
         total = example * _factor(3)
         for place, number in enumerate((self.stream, self.pair, self.step)):
             if isinstance(number, Tensor):
@@ -98,6 +111,14 @@ class Noise:
         for axis, size in enumerate(shape[1:]):
             total = total[..., None] + torch.arange(size, device=device) * _factor(4 + axis)
         return _mix(total)
+
+
+def _where_real(draws: Tensor, lengths: Tensor | None) -> Tensor:
+    """Zeros beyond the words of each sentence."""
+    if lengths is None:
+        return draws
+    real = torch.arange(draws.shape[-1], device=draws.device) <= lengths[..., None]
+    return torch.where(real[..., :, None] & real[..., None, :], draws, 0.0)
 
 
 @functools.cache

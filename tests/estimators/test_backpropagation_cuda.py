@@ -5,7 +5,7 @@ import torch
 import toys
 
 import nestruct
-from nestruct import NVIL, SST, Enumeration, Reinforce
+from nestruct import NVIL, SST, Enumeration, Reinforce, ScoreNES, StructureNES
 
 pytestmark = pytest.mark.cuda
 MAKERS = [
@@ -16,8 +16,14 @@ MAKERS = [
     lambda graph: Reinforce(graph=graph, baseline="ema", num_samples=1),
     lambda graph: NVIL(graph=graph, num_samples=2),
     lambda graph: Enumeration(graph=graph),
+    lambda graph: ScoreNES(graph=graph),
+    lambda graph: StructureNES(graph=graph),
+    lambda graph: StructureNES(graph=graph, covariance="gibbs"),
 ]
-NAMES = ["sst", "gibbs", "gumbel", "batch", "ema", "nvil", "enumeration"]
+NAMES = [
+    *("sst", "gibbs", "gumbel", "batch", "ema", "nvil"),
+    *("enumeration", "score", "structure", "structure gibbs"),
+]
 
 
 @pytest.mark.parametrize("make", MAKERS, ids=NAMES)
@@ -70,6 +76,18 @@ def test_a_state_that_is_loaded_counts():
     torch.testing.assert_close(toys.gradient(model), expected)
 
 
+@pytest.mark.parametrize("make", MAKERS[4:], ids=NAMES[4:])
+def test_trees_are_captured_too(make):
+    model = toys.vae(nestruct.SpanningTree(5)).float().cuda()
+    batch = toys.bits(20, 6).float().cuda()
+    captured, plain = make("on"), make("off")
+    for step in range(3):
+        captured.backward(model, batch, seed=3, step=step)
+        found = toys.gradient(model).clone()
+        plain.backward(model, batch, seed=3, step=step)
+        torch.testing.assert_close(found, toys.gradient(model), rtol=1e-4, atol=1e-5)
+
+
 def test_an_option_that_is_changed_counts():
     model, batch = toys.vae().float().cuda(), toys.bits(5, 6).float().cuda()
     captured, plain = SST(graph="on"), SST(graph="off", temperature=0.2)
@@ -89,3 +107,18 @@ def test_it_sees_the_parameters_that_the_optimizer_changed():
         model, Enumeration(), adam, data, validation=data, max_steps=200, progress=False
     )
     assert result.best["loss"] < 0.9 * result.initial["loss"]
+
+
+def test_running_statistics_move_as_without_a_graph():
+    """Trying a step out, before it is captured, must leave no trace in them."""
+    x = torch.rand(8, 4, 5, 2, generator=torch.Generator().manual_seed(0)).cuda()
+    found = []
+    for graph in ("on", "off"):
+        torch.manual_seed(0)
+        model = nestruct.models.RelationalVAE(4, 5, hidden_size=8, num_rollout_steps=4).cuda()
+        estimator = ScoreNES(graph=graph, num_pairs=2)
+        for step in range(3):
+            estimator.backward(model, {"x": x}, seed=1, step=step)
+        found.append(model.state_dict())
+    for name, value in found[0].items():
+        torch.testing.assert_close(value, found[1][name])

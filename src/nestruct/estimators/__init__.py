@@ -10,9 +10,11 @@ from nestruct.estimators.enumeration import Enumeration
 from nestruct.estimators.nes import NES
 from nestruct.estimators.nvil import NVIL
 from nestruct.estimators.reinforce import Reinforce
+from nestruct.estimators.score_nes import ScoreNES
 from nestruct.estimators.smoothing import smoothing_gap
 from nestruct.estimators.snes import SNES
 from nestruct.estimators.sst import SST
+from nestruct.estimators.structure_nes import StructureNES
 
 __all__ = [
     "NES",
@@ -21,7 +23,9 @@ __all__ = [
     "SST",
     "Enumeration",
     "Reinforce",
+    "ScoreNES",
     "StepReport",
+    "StructureNES",
     "check_gradient",
     "smoothing_gap",
 ]

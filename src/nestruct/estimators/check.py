@@ -15,6 +15,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from nestruct.errors import InputError
+from nestruct.estimators.backpropagation import Backpropagation
 from nestruct.estimators.enumeration import exact_loss
 from nestruct.estimators.nes import NES
 from nestruct.models import StructuredModel
@@ -85,10 +86,12 @@ def check_gradient(
         >>> nestruct.check_gradient(vae, estimator, torch.eye(2), num_trials=50).passed
         True
     """
-    sigma = getattr(estimator, "sigma", None) if sigma is None else sigma
+    if sigma is None and not isinstance(estimator, Backpropagation):  # ScoreNES smooths scores
+        sigma = getattr(estimator, "sigma", None)
     if sigma is None:
         raise InputError(
-            "check_gradient: the estimator has no sigma; say which smoothing to check."
+            "check_gradient: the estimator does not smooth the parameters, so it has no sigma; say "
+            "which smoothing to check."
         )
     parameters = _parameters(model, estimator)
     saved = [p.grad for p in parameters]

@@ -43,7 +43,7 @@ class StructuredModel(nn.Module):
         return None
 
     def loss_at(self, batch: Any, scores: Tensor, z: Tensor) -> Tensor:
-        """The negative ELBO per example at given structures."""
+        """The negative ELBO per example at given structures: ``[..., batch]`` as `decode`."""
         return self.divergence(scores, batch) - self.decode(batch, z)
 
     def loss(self, batch: Any, noise: Noise) -> Tensor:

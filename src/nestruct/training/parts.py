@@ -16,7 +16,16 @@ from torch.optim import lr_scheduler
 
 from nestruct.data import GraphLayout, Images, Patterns
 from nestruct.errors import InputError
-from nestruct.estimators import NES, NVIL, SNES, SST, Enumeration, Reinforce
+from nestruct.estimators import (
+    NES,
+    NVIL,
+    SNES,
+    SST,
+    Enumeration,
+    Reinforce,
+    ScoreNES,
+    StructureNES,
+)
 from nestruct.models import CategoricalVAE, RelationalVAE
 from nestruct.training.checks import check_name, check_value
 
@@ -68,8 +77,10 @@ ESTIMATORS = {
     "NES": Part(NES),
     "NVIL": Part(NVIL),
     "Reinforce": Part(Reinforce),
+    "ScoreNES": Part(ScoreNES),
     "SNES": Part(SNES),
     "SST": Part(SST),
+    "StructureNES": Part(StructureNES),
 }
 OPTIMIZERS = {
     name: Part(value, given=("params",))

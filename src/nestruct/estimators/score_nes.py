@@ -1,0 +1,85 @@
+"""Evolution strategies on the scores: Gaussian directions in score space, then backpropagation.
+
+The paper's Eq. 8 moves all parameters. Here only the scores h of each example are moved, which are
+few: with w ~ N(0, I) and a Gumbel draw that the two halves of a mirrored pair share,
+
+    E[w (f(argmax(h + sigma w + Gumbel)) - f(argmax(h - sigma w + Gumbel))) / (2 sigma)]
+
+is the derivative with respect to h of the expected loss, smoothed by sigma. The encoder takes it
+from there by the chain rule. Black-box solver: the solver is opaque, encoder and decoder are
+differentiated.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from nestruct.errors import InputError
+from nestruct.estimators.backpropagation import Backpropagation
+from nestruct.models import StructuredModel
+from nestruct.noise import Noise
+from nestruct.structures.base import check_count
+
+
+@dataclass(kw_only=True, eq=False)
+class ScoreNES(Backpropagation):
+    """Gradient of the loss, smoothed in the scores, at hard structures: a black-box solver's.
+
+    The decoder's gradient, and that of the divergence, are those of the mean loss over all
+    structures that were drawn; `StepReport.loss` is that mean, so it is the smoothed loss.
+
+    Args:
+        num_pairs: Mirrored pairs per example; all their structures are decoded in one call.
+        sigma: The standard deviation of the scores' perturbation. Scores are compared with Gumbel
+            noise, so 1 or 2 is right for most; a small one changes the structure too seldom.
+        gumbel: ``per_pair``: pairs have their own Gumbel noise, so what is smoothed is the
+            model's own perturb-and-MAP loss; ``none``: the loss at the argmax itself is smoothed.
+        graph: Whether a step on CUDA is captured in a graph: ``auto``, ``on``, ``off``.
+
+    Example:
+        >>> import torch, nestruct
+        >>> from nestruct.models import mlp
+        >>> solver = nestruct.BlackBox(lambda scores: scores > 0, shape=(4,))
+        >>> vae = nestruct.StructuredVAE(mlp(6, 4), mlp(4, 6), solver)
+        >>> report = nestruct.ScoreNES(num_pairs=4).backward(vae, torch.ones(3, 6), seed=0)
+        >>> int(report.num_evaluations)
+        8
+    """
+
+    num_pairs: int = 8
+    sigma: float = 1.0
+    gumbel: Literal["per_pair", "none"] = "per_pair"
+    graph: Literal["auto", "on", "off"] = "auto"
+
+    def __post_init__(self) -> None:
+        check_count("ScoreNES", "num_pairs", self.num_pairs, 1)
+        if not 0 < self.sigma < float("inf"):
+            raise InputError(f"ScoreNES: sigma must be positive, got {self.sigma!r}.")
+        if self.gumbel not in ("per_pair", "none"):
+            raise InputError(f"ScoreNES: gumbel must be 'per_pair' or 'none', got {self.gumbel!r}.")
+
+    @property
+    def num_samples(self) -> int:  # type: ignore[override]
+        """Structures that are decoded per example."""
+        return 2 * self.num_pairs
+
+    def surrogate(self, model: StructuredModel, batch: Any, noise: Noise) -> tuple[Tensor, Tensor]:
+        """The mean loss over all pairs, plus the scores times the estimate of their derivative."""
+        structure, lengths = model.structure, model.lengths(batch)
+        scores = model.encode(batch)
+        pairs = noise.replace(stream=torch.arange(self.num_pairs, device=scores.device)[:, None])
+        direction, centre = pairs.normal(scores, lengths), scores.detach()
+        counting = structure.counting(centre, lengths)
+        if counting is not None:  # other parts change nothing, and would only add noise
+            direction = torch.where(counting, direction, 0.0)
+        if self.gumbel == "per_pair":
+            centre = centre + pairs.gumbel(scores, lengths)
+        move = self.sigma * direction
+        z = structure.argmax(torch.cat([centre + move, centre - move]), lengths)
+        losses = model.loss_at(batch, scores, z)  # [2 pairs, batch]
+        plus, minus = losses.detach().chunk(2)
+        weight = (plus - minus) / (2 * self.sigma * self.num_pairs)
+        slope = torch.einsum("pb,pb...->b...", weight, direction)
+        return losses.mean() + (slope * scores).sum() / len(scores), losses

@@ -1,0 +1,114 @@
+"""A natural evolution strategy in structure space: regress the losses on the structures' parts.
+
+T. Salimans and D. Knowles, "Fixed-Form Variational Posterior Approximation through Stochastic
+Linear Regression", 2013: for a law ``exp(z . h - A(h))`` the derivative of E[f(z)] with respect to
+the scores h is Cov(z, f) = Cov(z) w, with w the natural gradient: the coefficients of the linear
+regression of f on z. Losses f are dear (a decoding each) and structures cheap (a solver call), so w
+is fitted to few samples, and Cov(z) is estimated from many. Black-box solver: the solver is opaque,
+encoder and decoder are differentiated.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from nestruct.errors import InputError
+from nestruct.estimators.backpropagation import Backpropagation
+from nestruct.models import StructuredModel
+from nestruct.noise import Noise
+from nestruct.structures import Gibbs
+from nestruct.structures.base import check_count
+
+
+@dataclass(kw_only=True, eq=False)
+class StructureNES(Backpropagation):
+    """Gradient by regression of the losses of sampled structures: a black-box solver's.
+
+    Samples are perturb-and-MAP; treating their law as a Gibbs law is exact for Categorical and an
+    approximation elsewhere: with many samples and no ridge the estimate tends to the covariance of
+    parts and loss under the law that is sampled. The ridge shrinks it towards 0 and makes it less
+    noisy. The decoder's gradient, and that of the divergence, are those of the mean loss.
+
+    Args:
+        num_samples: Structures per example that are decoded, at least two, in one call.
+        ridge: What the regression adds to the variance of each part. A part that half of all
+            structures have has a variance of 1/4, so much less than that leaves losses that are
+            nearly linear in the parts as they are; losses with little rhyme want 0.1.
+        num_covariance: Further structures per example that are drawn for Cov(z) only.
+        covariance: ``sampled``: Cov(z) from all structures that were drawn, for any structure;
+            ``gibbs``: that of the Gibbs law with the same scores, exact and slower, for a
+            structure whose log-partition is known.
+        graph: Whether a step on CUDA is captured in a graph: ``auto``, ``on``, ``off``.
+
+    Example:
+        >>> import torch, nestruct
+        >>> from nestruct.models import mlp
+        >>> tree = nestruct.SpanningTree(4)
+        >>> vae = nestruct.StructuredVAE(mlp(3, 6), mlp(6, 3), tree)
+        >>> report = nestruct.StructureNES(num_samples=8).backward(vae, torch.ones(2, 3), seed=0)
+        >>> int(report.num_evaluations)
+        8
+    """
+
+    num_samples: int = 16
+    ridge: float = 0.01
+    num_covariance: int = 64
+    covariance: Literal["sampled", "gibbs"] = "sampled"
+    graph: Literal["auto", "on", "off"] = "auto"
+
+    def __post_init__(self) -> None:
+        check_count("StructureNES", "num_samples", self.num_samples, 2)
+        check_count("StructureNES", "num_covariance", self.num_covariance, 0)
+        if not 0 < self.ridge < float("inf"):
+            raise InputError(f"StructureNES: ridge must be positive, got {self.ridge!r}.")
+        if self.covariance not in ("sampled", "gibbs"):
+            raise InputError(
+                f"StructureNES: covariance must be 'sampled' or 'gibbs', got {self.covariance!r}."
+            )
+
+    def surrogate(self, model: StructuredModel, batch: Any, noise: Noise) -> tuple[Tensor, Tensor]:
+        """The mean loss of the samples, plus the scores times the estimate of their derivative."""
+        structure, lengths = model.structure, model.lengths(batch)
+        scores = model.encode(batch)
+        drawn = self.num_samples + (self.num_covariance if self.covariance == "sampled" else 0)
+        streams = noise.replace(stream=torch.arange(drawn, device=scores.device)[:, None])
+        z = structure.argmax((scores + streams.gumbel(scores, lengths)).detach(), lengths)
+        losses = model.loss_at(batch, scores, z[: self.num_samples])  # [samples, batch]
+        parts = z.flatten(2).transpose(0, 1)  # [batch, drawn, parts]
+        weights = regress(parts[:, : self.num_samples], losses.detach().T, self.ridge)
+        if self.covariance == "sampled":
+            parts = parts - parts.mean(1, keepdim=True)
+            slope = parts.mT @ (parts @ weights[..., None]) / (drawn - 1)
+        elif isinstance(structure, Gibbs):
+            # The covariance is the derivative of the marginals, and symmetric.
+            marginals = partial(structure.marginals, lengths=lengths)
+            slope = torch.func.vjp(marginals, scores.detach())[1](weights.view_as(scores))[0]
+        else:
+            raise InputError(
+                f"StructureNES: {structure!r} has no tractable Gibbs law; say covariance='sampled'."
+            )
+        return losses.mean() + (slope.view_as(scores) * scores).sum() / len(scores), losses
+
+
+def regress(
+    parts: Float[Tensor, "batch samples parts"],
+    losses: Float[Tensor, "batch samples"],
+    ridge: float,
+) -> Float[Tensor, "batch parts"]:
+    """Coefficients of the ridge regression, with an intercept, of each example's losses.
+
+    They minimise the mean squared error plus ``ridge`` times their squared norm. In the dual form,
+    whose matrix has the size of the samples: those are few.
+    """
+    parts, losses = parts - parts.mean(1, keepdim=True), losses - losses.mean(1, keepdim=True)
+    samples = parts.shape[1]
+    identity = torch.eye(samples, dtype=parts.dtype, device=parts.device)
+    # Neither checks anything on the host, so both may be captured.
+    root, _ = torch.linalg.cholesky_ex(parts @ parts.mT + samples * ridge * identity)
+    half = torch.linalg.solve_triangular(root, losses[..., None], upper=False)
+    dual = torch.linalg.solve_triangular(root.mT, half, upper=True)
+    return (parts.mT @ dual)[..., 0]
