@@ -177,6 +177,22 @@ def test_loss_by_hand():
     torch.testing.assert_close(appendix.loss(BATCH, NOISE), expected)
 
 
+def test_the_published_loss_by_hand():
+    """One step at a time from the true positions, at a sample, per node, every edge's KL twice."""
+    model = small(num_rollout_steps=5).eval()
+    found = model.metrics(BATCH, NOISE)
+    assert set(found) == {"loss", "loss_published"}  # without true trees, no F1
+    scores = model.encode(BATCH)
+    z = model.structure.argmax(scores + NOISE.gumbel(scores))
+    one_step = small(num_rollout_steps=1).eval()
+    one_step.load_state_dict(model.state_dict())
+    kl = (scores + torch.exp(-scores) - 1).sum(1)
+    torch.testing.assert_close(
+        found["loss_published"], (2 * kl - one_step.decode(BATCH, z)) / 4, check_dtype=False
+    )
+    torch.testing.assert_close(found["loss"], model.loss(BATCH, NOISE))
+
+
 def test_structures():
     assert repr(small().structure) == "SpanningTree(4)"
     subset = small(structure="k-subset")

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from nestruct.errors import InputError
 from nestruct.models.structured import StructuredModel, observed
+from nestruct.noise import Noise
 from nestruct.objective import DIVERGENCES
 from nestruct.structures import KSubset, SpanningTree
 from nestruct.structures.base import check_count
@@ -26,8 +27,8 @@ class RelationalVAE(StructuredModel):
     """Positions ``x [batch, nodes, times, 2]`` explained by a tree over the nodes.
 
     The likelihood is that of all positions after the first, Gaussian around the decoder's
-    predictions, **without its constant**, as published; published ELBOs are further divided by
-    ``num_nodes``.
+    predictions, **without its constant**, as published. Published ELBOs are something else again:
+    see `metrics`.
 
     Args:
         num_nodes: Nodes of each example.
@@ -124,9 +125,12 @@ class RelationalVAE(StructuredModel):
 
     def decode(self, batch: Any, z: Tensor) -> Float[Tensor, "... batch"]:
         """``log p(x | z)`` up to a constant, for ``z [..., batch, edges]``, relaxed z included."""
+        return self._log_likelihood(batch, z, self.num_rollout_steps)
+
+    def _log_likelihood(self, batch: Any, z: Tensor, steps: int) -> Float[Tensor, "... batch"]:
         x = self._positions(batch).permute(3, 1, 0, 2)
         x = x[(slice(None), slice(None), *[None] * (z.dim() - 2))]  # [2, nodes, ..., batch, times]
-        lead, steps, times = z.shape[:-1], self.num_rollout_steps, self.num_times
+        lead, times = z.shape[:-1], self.num_times
         start = x[..., : times - 1 : steps]
         # A row is one roll-out: of one structure, from one start.
         position = start.expand(-1, -1, *lead, -1).flatten(2)
@@ -143,6 +147,19 @@ class RelationalVAE(StructuredModel):
     def divergence(self, scores: Tensor, batch: Any) -> Tensor:
         """The KL term of each example."""
         return DIVERGENCES[self.kl](self.structure, scores, None, None)
+
+    @torch.no_grad()
+    def metrics(self, batch: Any, noise: Noise) -> dict[str, Tensor]:
+        """What every model reports (loss, F1), and ``loss_published``: the published -ELBO.
+
+        That is per node: one step ahead at a time, at one perturb-and-MAP sample, with the Gumbel
+        KL of the directed edges, so every edge counts twice there.
+        """
+        scores = self.encode(batch)
+        reconstruction = self._log_likelihood(batch, self._perturb(batch, scores, noise), 1)
+        kl = 2 * DIVERGENCES["gumbel"](self.structure, scores, None, None)
+        published = {"loss_published": (kl - reconstruction) / self.num_nodes}
+        return super().metrics(batch, noise) | published
 
     def loss_at(self, batch: Any, scores: Tensor, z: Tensor) -> Tensor:
         """The negative ELBO per example at given structures."""

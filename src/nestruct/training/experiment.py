@@ -1,6 +1,8 @@
 """From a recipe to a trained model, and from a run folder back to the model."""
 
+import dataclasses
 import logging
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,13 +14,16 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from nestruct.data import to_device
 from nestruct.errors import InputError
 from nestruct.noise import derive_seed
+from nestruct.population.shard import first_rank_decides, my_rank
 from nestruct.training.checkpoint import Checkpoint, first_good
 from nestruct.training.evaluate import evaluate
-from nestruct.training.fit import EVALUATION_STREAM, FitResult, fit
+from nestruct.training.fit import EVALUATION_STREAM, FitResult, Spent, fit
 from nestruct.training.parts import PARTS
+from nestruct.training.progress import Console, Display
 from nestruct.training.recipe import Recipe, Section, resolve_device
 from nestruct.training.run_folder import check_is_free, read_config
 from nestruct.training.tensorboard import TensorBoard
+from nestruct.wording import number
 
 log = logging.getLogger("nestruct")
 
@@ -36,10 +41,10 @@ class Experiment:
     scheduler: Any
 
 
-def build(recipe: Recipe) -> Experiment:
+def build(recipe: Recipe, start: int = 0) -> Experiment:
     """Builds everything but the data's examples, which take time."""
     data = _make("data", recipe.data)
-    model = build_model(recipe, data).to(recipe.device)
+    model = build_model(recipe, data, start).to(recipe.device)
     estimator = _make("estimator", recipe.estimator)
     _rehearse(recipe)
     optimizer = _make("optimizer", recipe.optimizer, list(model.parameters()))
@@ -49,11 +54,12 @@ def build(recipe: Recipe) -> Experiment:
     return Experiment(data, model, estimator, optimizer, scheduler)
 
 
-def build_model(recipe: Recipe, data: Any) -> nn.Module:
-    """The untrained model; its first parameters depend on the recipe's seed alone."""
+def build_model(recipe: Recipe, data: Any, start: int = 0) -> nn.Module:
+    """The untrained model; its first parameters depend on the recipe's seed and the start alone."""
     given = PARTS["model"][recipe.model.name].given
+    stream = (_INIT_STREAM, start) if start else (_INIT_STREAM,)
     with torch.random.fork_rng([]):
-        torch.manual_seed(derive_seed(recipe.seed, _INIT_STREAM))
+        torch.manual_seed(derive_seed(recipe.seed, *stream))
         return _make("model", recipe.model, **{name: getattr(data, name) for name in given})
 
 
@@ -82,8 +88,13 @@ def train(
     if init_from is not None:
         read_config(Path(init_from))
         _fill(experiment.model, _find(init_from, "best").model, init_from)
-    board = TensorBoard(Path(run)) if tensorboard else None
     splits = experiment.data.splits()
+    spent = Spent()
+    if recipe.training.num_starts > 1 and not (resume and _has_checkpoint(run)):
+        if init_from is not None:
+            raise InputError("--init-from gives the first parameters: say training.num_starts=1.")
+        spent = _try_starts(recipe, experiment.model, splits, progress)
+    board = TensorBoard(Path(run)) if tensorboard else None
     try:
         return fit(
             experiment.model,
@@ -101,11 +112,55 @@ def train(
             callbacks=() if board is None else (board,),
             config=recipe.to_config(),
             progress=progress,
-            **vars(recipe.training),
+            spent=spent,
+            **vars(recipe.training) | {"num_starts": 1},
         )
     finally:
         if board is not None:
             board.close()
+
+
+def _try_starts(recipe: Recipe, model: nn.Module, splits: dict[str, Any], progress: bool) -> Spent:
+    """Leaves in the model the parameters of the best of several short trainings."""
+    settings, best, spent = recipe.training, None, Spent()
+    short = dataclasses.replace(
+        settings,
+        max_steps=settings.start_steps,
+        log_interval=settings.start_steps,
+        eval_interval=settings.start_steps,
+        num_starts=1,
+    )
+    console = Console() if progress and my_rank() == 0 else None
+    display = Display(console, max_steps=short.max_steps)
+    for start in range(settings.num_starts):
+        candidate = build(recipe, start)
+        result = fit(
+            candidate.model,
+            candidate.estimator,
+            candidate.optimizer,
+            splits["train"],
+            validation=splits["validation"],
+            seed=recipe.seed,
+            progress=False,
+            **vars(short),
+        )
+        if result.reason == "interrupted":
+            raise KeyboardInterrupt
+        value = math.nan if result.best is None else result.best[settings.metric]
+        value = first_rank_decides(value, torch.device(recipe.device))
+        display.note(
+            f"Start {start + 1} of {settings.num_starts}: validation {settings.metric} "
+            f"{number(value)} after {result.step} steps."
+        )
+        spent = Spent(spent.evaluations + result.evaluations, spent.seconds + result.seconds)
+        if settings.is_better(value, best):
+            best = value
+            model.load_state_dict(candidate.model.state_dict())
+    return spent
+
+
+def _has_checkpoint(run: str | Path) -> bool:
+    return first_good(Path(run) / "checkpoints", ["last", "best"])[0] is not None
 
 
 def load(

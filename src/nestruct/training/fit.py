@@ -47,6 +47,17 @@ EVALUATION_STREAM = 2  # what the seed of evaluations is derived for
 
 
 @dataclass(frozen=True)
+class Spent:
+    """What was spent on a model before its training, and counts: losses evaluated, and seconds."""
+
+    evaluations: int = 0
+    seconds: float = 0.0
+
+
+_NOTHING = Spent()
+
+
+@dataclass(frozen=True)
 class FitResult:
     """How a training ended.
 
@@ -91,6 +102,7 @@ def fit(
     callbacks: Sequence[Callable[[Record], None]] = (),
     config: dict[str, Any] | None = None,
     progress: bool = True,
+    spent: Spent = _NOTHING,
     **options: Any,
 ) -> FitResult:
     """Trains a model.
@@ -119,6 +131,7 @@ def fit(
         callbacks: Called with every record of ``metrics.jsonl``, in rank 0.
         config: What ``config.toml`` says; put together from the arguments when None.
         progress: Whether to show progress.
+        spent: What the first parameters have cost, where they are not random.
         **options: Steps, intervals, early stopping: the fields of `nestruct.training.Training`.
 
     Example:
@@ -138,6 +151,8 @@ def fit(
     test = None if test is None else to_device(test, device)
     if not callable(data):
         data = Minibatches(to_device(data, device), size=settings.batch_size, seed=seed)
+    if settings.num_starts > 1:
+        raise InputError("training.num_starts is for recipes: fit has only this one model.")
     if settings.patience is not None and validation is None:
         raise InputError("training.patience needs a validation set; give validation=...")
     check_optimizer(optimizer, model)
@@ -180,7 +195,7 @@ def fit(
             if not continues:
                 folder.create(describe_environment(device, world_size()))
         wait_for_all()  # rank 0 holds the folder before anyone reads it
-        now, best_model, notes = Progress(), None, []
+        now, best_model, notes = Progress(**vars(spent)), None, []
         if continues and path is not None:
             notes += compare_configs(read_config(path), config)
             found, refused = newest_checkpoint(path)

@@ -24,6 +24,10 @@ class Training:
         maximize: Whether a larger metric is better.
         patience: Evaluations without improvement after which training stops; never when None.
         checkpoint_seconds: Time between checkpoints of the last state; 0 for one every step.
+        num_starts: How many first parameters to try; see `start_steps`. Recipes only: `fit` has one
+            model.
+        start_steps: Steps that each of them is trained for; the one whose validation metric is then
+            the best is trained on, from where it is. What they cost is counted.
     """
 
     max_steps: int
@@ -35,9 +39,12 @@ class Training:
     maximize: bool = False
     patience: int | None = None
     checkpoint_seconds: float = 60.0
+    num_starts: int = 1
+    start_steps: int = 300
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "log_interval", "eval_interval", "eval_batch_size", "patience"):
+        counts = ("batch_size", "log_interval", "eval_interval", "eval_batch_size", "patience")
+        for name in (*counts, "num_starts", "start_steps"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InputError(f"training.{name} must be at least 1, got {value}.")
