@@ -1,12 +1,14 @@
 """The relational VAE: counts, by hand, symmetries, populations, options."""
 
+import contextlib
+
 import pytest
 import torch
 
 import nestruct
 from nestruct import InputError, Noise
 from nestruct.data import GraphLayout
-from nestruct.models import RelationalVAE
+from nestruct.models import RelationalVAE, hard_structures
 from nestruct.population import Layout, Population, evaluate
 
 NOISE = Noise(seed=0, step=1)
@@ -111,6 +113,38 @@ def test_decode_takes_leading_axes_and_relaxed_structures():
     gradient = torch.autograd.grad(values.sum(), z)[0]
     assert gradient.isfinite().all()
     assert (gradient.abs().sum((0, 1, 2)) > 0).all()
+
+
+@pytest.mark.parametrize("structure", ["spanning-tree", "k-subset"])
+def test_the_short_way_for_hard_structures_is_the_long_one(structure):
+    """Values and gradients; with leading axes; a row without an answer is NaN, the others not."""
+    model = small(structure=structure)
+    scores = torch.rand(3, 8, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    z = model.structure.argmax(scores)
+    found = []
+    for context in (contextlib.nullcontext(), hard_structures()):
+        with context:
+            values = model.decode(BATCH, z)
+        found.append([values, *torch.autograd.grad(values.sum(), model.decoder.parameters())])
+    for long, short in zip(*found, strict=True):
+        torch.testing.assert_close(short, long)
+    z[1, 2] = torch.nan
+    with hard_structures():
+        broken = model.decode(BATCH, z)
+    assert broken.isnan().sum() == broken[1, 2].isnan() == 1
+
+
+def test_relaxed_structures_take_the_long_way_in_sst():
+    """A relaxed z is not what the short way would make of it."""
+    model = small()
+    z = torch.full((8, 6), 0.5, dtype=torch.float64)
+    plain = model.decode(BATCH, z)
+    with hard_structures():
+        assert not torch.allclose(model.decode(BATCH, z), plain)
+    first = nestruct.SST(temperature=5.0, graph="off").backward(model, BATCH, seed=0)
+    relaxed = model.structure.relax(model.encode(BATCH) + NOISE.replace(step=0).gumbel(z), 5.0)
+    expected = model.loss_at(BATCH, model.encode(BATCH), relaxed).mean()
+    torch.testing.assert_close(first.loss, expected.detach())
 
 
 @pytest.mark.parametrize("batch_norm", [True, False])

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from nestruct.errors import InputError
 from nestruct.estimators.base import StepReport
 from nestruct.estimators.reinforce import Reinforce
-from nestruct.models import StructuredModel, mlp
+from nestruct.models import StructuredModel, hard_structures, mlp
 from nestruct.models.structured import observed
 from nestruct.noise import Noise, derive_seed
 from nestruct.structures.base import check_count
@@ -106,7 +106,8 @@ class NVIL(Reinforce):
         """Losses, plus advantage times log-probability, plus the network's squared error."""
         scores = model.encode(batch)
         z, log_chance = self._draw(model, batch, scores, noise)
-        loss = model.loss_at(batch, scores, z)
+        with hard_structures():
+            loss = model.loss_at(batch, scores, z)
         cost = loss.detach()
         deviation = self._deviation(cost)
         advantage = cost - self._baseline(cost) - deviation * self._predict(batch)

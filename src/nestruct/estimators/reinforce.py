@@ -15,7 +15,7 @@ from torch import Tensor
 from nestruct.errors import InputError
 from nestruct.estimators.backpropagation import Backpropagation
 from nestruct.estimators.base import StepReport
-from nestruct.models import StructuredModel
+from nestruct.models import StructuredModel, hard_structures
 from nestruct.noise import Noise, derive_seed
 from nestruct.structures import Categorical, Gibbs, Samplable, SpanningTree, Structure, swap_edges
 from nestruct.structures.base import check_count
@@ -94,7 +94,8 @@ class Reinforce(Backpropagation):
         """Losses at hard samples, plus their advantage times the samples' log-probability."""
         scores = model.encode(batch)
         z, log_chance = self._draw(model, batch, scores, noise)
-        loss = model.loss_at(batch, scores, z)
+        with hard_structures():
+            loss = model.loss_at(batch, scores, z)
         cost = loss.detach()
         return (loss + (cost - self._baseline(cost)) * log_chance).mean(), loss
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from nestruct.errors import InputError
 from nestruct.estimators.backpropagation import Backpropagation
-from nestruct.models import StructuredModel
+from nestruct.models import StructuredModel, hard_structures
 from nestruct.noise import Noise
 from nestruct.structures.base import check_count
 
@@ -78,7 +78,8 @@ class ScoreNES(Backpropagation):
             centre = centre + pairs.gumbel(scores, lengths)
         move = self.sigma * direction
         z = structure.argmax(torch.cat([centre + move, centre - move]), lengths)
-        losses = model.loss_at(batch, scores, z)  # [2 pairs, batch]
+        with hard_structures():
+            losses = model.loss_at(batch, scores, z)  # [2 pairs, batch]
         plus, minus = losses.detach().chunk(2)
         weight = (plus - minus) / (2 * self.sigma * self.num_pairs)
         slope = torch.einsum("pb,pb...->b...", weight, direction)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from nestruct.errors import InputError
 from nestruct.estimators.backpropagation import Backpropagation
-from nestruct.models import StructuredModel
+from nestruct.models import StructuredModel, hard_structures
 from nestruct.noise import Noise
 from nestruct.structures import Gibbs
 from nestruct.structures.base import check_count
@@ -77,7 +77,8 @@ class StructureNES(Backpropagation):
         drawn = self.num_samples + (self.num_covariance if self.covariance == "sampled" else 0)
         streams = noise.replace(stream=torch.arange(drawn, device=scores.device)[:, None])
         z = structure.argmax((scores + streams.gumbel(scores, lengths)).detach(), lengths)
-        losses = model.loss_at(batch, scores, z[: self.num_samples])  # [samples, batch]
+        with hard_structures():
+            losses = model.loss_at(batch, scores, z[: self.num_samples])  # [samples, batch]
         parts = z.flatten(2).transpose(0, 1)  # [batch, drawn, parts]
         weights = regress(parts[:, : self.num_samples], losses.detach().T, self.ridge)
         if self.covariance == "sampled":

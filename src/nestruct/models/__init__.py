@@ -3,6 +3,13 @@
 from nestruct.models.categorical import CategoricalVAE
 from nestruct.models.mlp import mlp
 from nestruct.models.relational import RelationalVAE
-from nestruct.models.structured import StructuredModel, StructuredVAE
+from nestruct.models.structured import StructuredModel, StructuredVAE, hard_structures
 
-__all__ = ["CategoricalVAE", "RelationalVAE", "StructuredModel", "StructuredVAE", "mlp"]
+__all__ = [
+    "CategoricalVAE",
+    "RelationalVAE",
+    "StructuredModel",
+    "StructuredVAE",
+    "hard_structures",
+    "mlp",
+]

@@ -5,7 +5,9 @@ the argmax, decode. Estimators see nothing but the methods of `StructuredModel`;
 alone.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,6 +21,28 @@ from nestruct.structures import Categorical, Structure
 
 if TYPE_CHECKING:
     from nestruct.population import Population
+
+
+_hard: ContextVar[bool] = ContextVar("hard", default=False)
+
+
+@contextmanager
+def hard_structures() -> Iterator[None]:
+    """Within this context every z that is decoded is a member of the model's structure.
+
+    What a model may take a shorter way for; relaxed z are decoded outside of it. A row of NaN, of a
+    solver without an answer, is no member and still comes out as NaN.
+    """
+    token = _hard.set(True)
+    try:
+        yield
+    finally:
+        _hard.reset(token)
+
+
+def are_hard() -> bool:
+    """Whether we are within `hard_structures`."""
+    return _hard.get()
 
 
 class StructuredModel(nn.Module):
@@ -49,7 +73,8 @@ class StructuredModel(nn.Module):
     def loss(self, batch: Any, noise: Noise) -> Tensor:
         """The negative ELBO per example at perturb-and-MAP samples: all that NES sees."""
         scores = self.encode(batch)
-        return self.loss_at(batch, scores, self._perturb(batch, scores, noise))
+        with hard_structures():
+            return self.loss_at(batch, scores, self._perturb(batch, scores, noise))
 
     @torch.no_grad()
     def infer(self, batch: Any) -> Tensor:
