@@ -312,7 +312,7 @@ def main() -> None:
     form = "the paper's form of the test ELBO"
     sections = {
         f"Table 3: FashionMNIST, 300 epochs, {form}; ± over seeds (how many)": table3(runs),
-        "NES at other N, the same; smallest N whose mean reaches our SST's": population_sizes(runs),
+        "NES at other N; the smallest N run whose mean reaches our SST": population_sizes(runs),
         f"Categories in use on FashionMNIST, all runs with a checkpoint, {form}": categories(named),
         "Unstructured tasks: 784-300-10, one seed": unstructured(named),
         "Boundedness: NES with log-probabilities of pixels bounded at -M": boundedness(named),

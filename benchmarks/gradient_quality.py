@@ -1,0 +1,127 @@
+"""How good one gradient is, for every estimator at the same number of decodings.
+
+    python benchmarks/gradient_quality.py RUN... [--budget 16] [--batch 32] [--json FILE]
+
+For each run folder (a checkpoint at some stage of training; `untrained:RUN` is its first
+parameters) and each estimator that decodes ``budget`` structures per example: the cosine of one
+estimate of the encoder's gradient to a reference and, for estimates scaled to the reference's
+length along it, variance and bias (the part of the limit across it) in units of the reference. The
+reference is the mean of many estimates by REINFORCE with
+leave-one-out baselines, which is unbiased for the perturb-and-MAP law; how well it is known itself
+is the cosine of its two halves. SST and StructureNES are biased, and Gibbs laws have another
+gradient: their bias says how much.
+"""
+
+import argparse
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import nestruct
+from nestruct.data import select_rows, to_device
+from nestruct.training import Recipe, build, read_recipe
+
+
+def estimators(budget: int) -> dict[str, Any]:
+    """Each decodes ``budget`` structures per example and step."""
+    return {
+        "NES, parameters, sigma 0.01": nestruct.NES(sigma=0.01, population_size=budget),
+        "REINFORCE, batch": nestruct.Reinforce(baseline="batch", num_samples=budget),
+        "REINFORCE, EMA": nestruct.Reinforce(baseline="ema", num_samples=budget),
+        "REINFORCE, multi-sample": nestruct.Reinforce(num_samples=budget),
+        "REINFORCE, multi-sample, Gibbs": nestruct.Reinforce(num_samples=budget, law="gibbs"),
+        "NVIL": nestruct.NVIL(num_samples=budget),
+        "SST, temperature 0.5": nestruct.SST(temperature=0.5, num_samples=budget),
+        "ScoreNES": nestruct.ScoreNES(num_pairs=budget // 2),
+        "StructureNES": nestruct.StructureNES(num_samples=budget),
+    }
+
+
+def gradients(model: Any, estimator: Any, batch: Any, trials: int, first: int) -> Tensor:
+    """``[trials, parameters]``: independent estimates of the encoder's gradient."""
+    model = copy.deepcopy(model)
+    found = []
+    for step in range(first, first + trials):
+        estimator.backward(model, batch, seed=7, step=step)
+        pieces = [p.grad.flatten() for p in model.encoder.parameters() if p.grad is not None]
+        found.append(torch.cat(pieces).double().cpu())
+    return torch.stack(found)
+
+
+def mean_gradient(model: Any, estimator: Any, batch: Any, trials: int, first: int) -> Tensor:
+    total = gradients(model, estimator, batch, 1, first)[0]
+    for start in range(first + 1, first + trials):
+        total += gradients(model, estimator, batch, 1, start)[0]
+    return total / trials
+
+
+def cosine(one: Tensor, other: Tensor) -> Tensor:
+    return torch.nn.functional.cosine_similarity(one, other, dim=-1)
+
+
+def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
+    """All estimators at one checkpoint."""
+    folder = name.removeprefix("untrained:")
+    device = ["device=" + options.device]
+    recipe = Recipe.from_tables(read_recipe(str(Path(folder) / "config.toml"), device))
+    experiment = build(recipe)
+    model: Any = experiment.model if name != folder else nestruct.load(folder, device=recipe.device)
+    model.train()
+    batch = select_rows(experiment.data.splits()["train"], torch.arange(options.batch))
+    batch = to_device(batch, torch.device(recipe.device))
+    unbiased = nestruct.Reinforce(num_samples=options.reference_samples)
+    halves = [
+        mean_gradient(model, unbiased, batch, options.reference // 2, first)
+        for first in (10**6, 2 * 10**6)
+    ]
+    truth = (halves[0] + halves[1]) / 2
+    known = float(cosine(*halves))
+    print(f"{name}: the reference's halves have a cosine of {known:.3f}")
+    rows = {}
+    for label, estimator in estimators(options.budget).items():
+        if isinstance(estimator, nestruct.NVIL | nestruct.Reinforce):  # averages need their time
+            gradients(model, estimator, batch, options.trials, 10**7)
+        found = gradients(model, estimator, batch, options.trials, 0)
+        along = (found.mean(0) @ truth) / (truth @ truth)  # shaped losses have a scale of their own
+        scaled = found / along
+        variance = float(scaled.var(0).sum() / (truth @ truth))
+        # The mean of some trials differs from its limit by chance too: that much is taken off.
+        off = (scaled.mean(0) - truth).square().sum() / (truth @ truth)
+        bias = (off - variance / len(found)).clamp(min=0)
+        row = {
+            "cosine": float(cosine(found, truth).mean()),
+            "variance": variance,
+            "bias": float(bias.sqrt()),
+        }
+        rows[label] = row
+        print(
+            f"  {label:32} cosine {row['cosine']:6.3f}  variance {row['variance']:10.3g}  "
+            f"bias {row['bias']:.2f}",
+            flush=True,
+        )
+    return {"checkpoint": name, "reference": known, "estimators": rows}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("runs", nargs="+", metavar="RUN")
+    parser.add_argument("--budget", type=int, default=16, help="structures decoded per example")
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--trials", type=int, default=50)
+    parser.add_argument("--reference", type=int, default=400, help="estimates behind the reference")
+    parser.add_argument("--reference-samples", type=int, default=64)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    result = [measure(name, options) for name in options.runs]
+    if options.json is not None:
+        text = json.dumps({"options": vars(options) | {"json": None}, "rows": result}, indent=1)
+        options.json.write_text(text + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
