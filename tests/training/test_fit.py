@@ -576,6 +576,7 @@ def test_what_a_run_folder_says(tmp_path):
         ({"max_steps": -1}, r"training\.max_steps must not be negative"),
         ({"max_steps": 2.5}, r"training\.max_steps must be a whole number, got 2\.5"),
         ({"batch_size": 0}, r"training\.batch_size must be at least 1"),
+        ({"matmul_precision": "low"}, r"training\.matmul_precision"),
         ({"metric": "los"}, r"training\.metric 'los' is not known; did you mean 'loss'"),
         ({"patience": 3, "validation": None}, "needs a validation set"),
         ({"validation": torch.zeros(0, 6)}, "nothing to evaluate on"),
@@ -671,3 +672,20 @@ def test_a_report_without_solver_time():
 
     _, result = train(Quiet, max_steps=3)
     assert result.reason == "finished"
+
+
+def test_the_precision_of_products_is_set_and_put_back():
+    model, seen = toys.vae(), []
+    before = torch.get_float32_matmul_precision()
+    nestruct.fit(
+        model,
+        nestruct.Enumeration(),
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        toys.bits(4, 6),
+        max_steps=1,
+        matmul_precision="high",
+        callbacks=[lambda record: seen.append(torch.get_float32_matmul_precision())],
+        progress=False,
+    )
+    assert seen == ["high"]
+    assert torch.get_float32_matmul_precision() == before != "high"

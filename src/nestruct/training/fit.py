@@ -188,6 +188,8 @@ def fit(
     threads = torch.get_num_threads()
     with contextlib.ExitStack() as stack:
         stack.callback(torch.set_num_threads, threads)
+        stack.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
+        torch.set_float32_matmul_precision(settings.matmul_precision)
         folder = None
         if path is not None and my_rank() == 0:
             folder = RunFolder(path, config)

@@ -4,7 +4,7 @@ import dataclasses
 import math
 import typing
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from nestruct.errors import InputError
 from nestruct.training.checks import check_name, check_value
@@ -24,6 +24,9 @@ class Training:
         maximize: Whether a larger metric is better.
         patience: Evaluations without improvement after which training stops; never when None.
         checkpoint_seconds: Time between checkpoints of the last state; 0 for one every step.
+        matmul_precision: How float32 matrices are multiplied on a GPU: ``highest``, or ``high``,
+            which keeps 10 bits of each factor and is several times faster (TF32); see
+            `torch.set_float32_matmul_precision`.
         num_starts: How many first parameters to try; see `start_steps`. Recipes only: `fit` has one
             model.
         start_steps: Steps that each of them is trained for; the one whose validation metric is then
@@ -39,6 +42,7 @@ class Training:
     maximize: bool = False
     patience: int | None = None
     checkpoint_seconds: float = 60.0
+    matmul_precision: Literal["highest", "high"] = "highest"
     num_starts: int = 1
     start_steps: int = 300
 
@@ -48,6 +52,11 @@ class Training:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InputError(f"training.{name} must be at least 1, got {value}.")
+        if self.matmul_precision not in ("highest", "high"):
+            raise InputError(
+                "training.matmul_precision must be 'highest' or 'high', got "
+                f"{self.matmul_precision!r}."
+            )
         if self.max_steps < 0:
             raise InputError(f"training.max_steps must not be negative, got {self.max_steps}.")
         if not self.checkpoint_seconds >= 0:
