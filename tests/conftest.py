@@ -1,34 +1,17 @@
 """Set-up of the test run: shape types checked by beartype, reproducible hypothesis draws."""
 
 import os
-import pkgutil
-from pathlib import Path
 
 import hypothesis
-import jaxtyping
 import pytest
+import shapes
 
 # Workers share the cores: threads of their own would wait for each other (measured: four times
 # slower). Before torch is imported, and for the processes that tests start.
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-SOURCE = Path(__file__).parent.parent / "src" / "nestruct"
-# Kernels are compiled by numba and ops are described by their annotations: neither can be wrapped.
-UNCHECKED = (
-    "nestruct.structures.solvers",
-    "nestruct.structures.rows",
-    "nestruct.population.gaussian",
-    "nestruct.population.directions_cuda",
-)
-
-
-def _checked_modules() -> list[str]:
-    modules = pkgutil.walk_packages([str(SOURCE)], "nestruct.")
-    return [m.name for m in modules if not m.ispkg and not m.name.startswith(UNCHECKED)]
-
-
-jaxtyping.install_import_hook(_checked_modules(), "beartype.beartype")
+shapes.install()
 
 hypothesis.settings.register_profile(
     "nestruct", derandomize=True, deadline=None, max_examples=60, database=None
