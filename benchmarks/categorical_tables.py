@@ -191,6 +191,8 @@ def searched(searches: Sequence[Run]) -> list[str]:
         name = option(run, "estimator.name")
         details = [option(run, "estimator.adapt"), option(run, "estimator.shaping")]
         name += "".join(f", {d}" for d in details if d not in (None, "standard_score"))
+        if option(run, "estimator.sigma_lr") is not None:
+            name += f", sigma_lr {option(run, 'estimator.sigma_lr'):g}"
         cells = [option(run, f"estimator.{key}") or "-" for key in ("population_size", "sigma")]
         schedule = "cosine" if "scheduler" in run.config else "constant"
         rate, epochs = f"{option(run, 'optimizer.lr'):g}", run.last_step // 390
@@ -307,7 +309,6 @@ def _save(figure: Any, name: str) -> None:
 def main() -> None:
     named = {path.name: read_run(path) for path in sorted(RUNS.iterdir()) if _is_run(path)}
     searches = [read_run(path) for path in sorted((RUNS / "search").iterdir()) if _is_run(path)]
-    # Table 3 is about one architecture; the unstructured tasks have another width.
     runs = list(named.values())
     form = "the paper's form of the test ELBO"
     sections = {

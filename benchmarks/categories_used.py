@@ -20,6 +20,8 @@ _COUNTS = 0.001  # of the images: less is noise
 def main() -> None:
     images = {}
     for folder in map(Path, sys.argv[1:]):
+        if not (folder / "config.toml").is_file():
+            continue
         recipe = Recipe.from_tables(read_recipe(str(folder / "config.toml"), ["device=cpu"]))
         dataset = recipe.data.options["dataset"]
         if dataset not in images:
@@ -30,7 +32,9 @@ def main() -> None:
         share = z.double().mean(0)
         used = int((share >= _COUNTS).sum())
         perplexity = float(torch.special.entr(share).sum().exp())
-        print(json.dumps({"run": folder.name, "used": used, "perplexity": round(perplexity, 3)}))
+        print(
+            json.dumps({"run": folder.as_posix(), "used": used, "perplexity": round(perplexity, 3)})
+        )
 
 
 if __name__ == "__main__":

@@ -5,16 +5,17 @@
 For each run folder (a checkpoint at some stage of training; `untrained:RUN` is its first
 parameters) and each estimator that decodes ``budget`` structures per example: the cosine of one
 estimate of the encoder's gradient to a reference and, for estimates scaled to the reference's
-length along it, variance and bias (the part of the limit across it) in units of the reference. The
-reference is the mean of many estimates by REINFORCE with
-leave-one-out baselines, which is unbiased for the perturb-and-MAP law; how well it is known itself
-is the cosine of its two halves. SST and StructureNES are biased, and Gibbs laws have another
+length along it, variance and bias (the part of the limit across it) in units of the reference; "-"
+where that length cannot be told from 0. The reference is the mean of many estimates by REINFORCE
+with leave-one-out baselines, which is unbiased for the perturb-and-MAP law; how well it is known
+itself is the cosine of its two halves. SST and StructureNES are biased, and Gibbs laws have another
 gradient: their bias says how much.
 """
 
 import argparse
 import copy
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,22 +42,30 @@ def estimators(budget: int) -> dict[str, Any]:
     }
 
 
-def gradients(model: Any, estimator: Any, batch: Any, trials: int, first: int) -> Tensor:
-    """``[trials, parameters]``: independent estimates of the encoder's gradient."""
-    model = copy.deepcopy(model)
-    found = []
+def estimates(model: Any, estimator: Any, batch: Any, trials: int, first: int) -> Iterator[Tensor]:
+    """Independent estimates of the encoder's gradient, flat."""
+    model = copy.deepcopy(model)  # running statistics move
     for step in range(first, first + trials):
         estimator.backward(model, batch, seed=7, step=step)
         pieces = [p.grad.flatten() for p in model.encoder.parameters() if p.grad is not None]
-        found.append(torch.cat(pieces).double().cpu())
-    return torch.stack(found)
+        yield torch.cat(pieces).double().cpu()
 
 
 def mean_gradient(model: Any, estimator: Any, batch: Any, trials: int, first: int) -> Tensor:
-    total = gradients(model, estimator, batch, 1, first)[0]
-    for start in range(first + 1, first + trials):
-        total += gradients(model, estimator, batch, 1, start)[0]
+    found = estimates(model, estimator, batch, trials, first)
+    total = next(found)
+    for gradient in found:
+        total += gradient
     return total / trials
+
+
+def warm_up(model: Any, estimator: Any, batch: Any, steps: int) -> None:
+    """Gives moving averages their time, and a baseline's network its training."""
+    adam = None
+    for _ in estimates(model, estimator, batch, steps, 10**7):
+        if isinstance(estimator, nestruct.NVIL):
+            adam = adam or torch.optim.Adam(estimator.parameters(), lr=1e-3)
+            adam.step()
 
 
 def cosine(one: Tensor, other: Tensor) -> Tensor:
@@ -80,27 +89,27 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
     ]
     truth = (halves[0] + halves[1]) / 2
     known = float(cosine(*halves))
+    error = (halves[0] - halves[1]).square().sum() / 4 / (truth @ truth)  # of the mean of both
     print(f"{name}: the reference's halves have a cosine of {known:.3f}")
     rows = {}
     for label, estimator in estimators(options.budget).items():
-        if isinstance(estimator, nestruct.NVIL | nestruct.Reinforce):  # averages need their time
-            gradients(model, estimator, batch, options.trials, 10**7)
-        found = gradients(model, estimator, batch, options.trials, 0)
-        along = (found.mean(0) @ truth) / (truth @ truth)  # shaped losses have a scale of their own
-        scaled = found / along
-        variance = float(scaled.var(0).sum() / (truth @ truth))
-        # The mean of some trials differs from its limit by chance too: that much is taken off.
-        off = (scaled.mean(0) - truth).square().sum() / (truth @ truth)
-        bias = (off - variance / len(found)).clamp(min=0)
-        row = {
-            "cosine": float(cosine(found, truth).mean()),
-            "variance": variance,
-            "bias": float(bias.sqrt()),
-        }
+        warm_up(model, estimator, batch, options.warm_up)
+        found = torch.stack(list(estimates(model, estimator, batch, options.trials, 0)))
+        row: dict[str, float | None] = {"cosine": float(cosine(found, truth).mean())}
+        along = found @ truth / (truth @ truth)  # shaped losses have a scale of their own
+        row |= {"variance": None, "bias": None}
+        if along.mean().abs() > 3 * along.std() / len(along) ** 0.5:  # else its scale is unknown
+            scaled = found / along.mean()
+            variance = float(scaled.var(0).sum() / (truth @ truth))
+            # Both means differ from their limits by chance too: that much is taken off.
+            chance = variance / len(found) + float(error)
+            off = (scaled.mean(0) - truth).square().sum() / (truth @ truth)
+            row |= {"variance": variance, "bias": float((off - chance).clamp(min=0).sqrt())}
         rows[label] = row
+        shown = {k: "-" if v is None else f"{v:.3g}" for k, v in row.items()}
         print(
-            f"  {label:32} cosine {row['cosine']:6.3f}  variance {row['variance']:10.3g}  "
-            f"bias {row['bias']:.2f}",
+            f"  {label:32} cosine {shown['cosine']:>8}  variance {shown['variance']:>9}  "
+            f"bias {shown['bias']:>6}",
             flush=True,
         )
     return {"checkpoint": name, "reference": known, "estimators": rows}
@@ -112,6 +121,7 @@ def main() -> None:
     parser.add_argument("--budget", type=int, default=16, help="structures decoded per example")
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--trials", type=int, default=50)
+    parser.add_argument("--warm-up", type=int, default=300, help="steps of state before trials")
     parser.add_argument("--reference", type=int, default=400, help="estimates behind the reference")
     parser.add_argument("--reference-samples", type=int, default=64)
     parser.add_argument("--device", default="auto")

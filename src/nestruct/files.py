@@ -6,7 +6,8 @@ from pathlib import Path
 
 def write_whole(path: Path, content: bytes) -> None:
     """Writes a file so that a reader, or a kill, never meets half of it."""
-    temporary = path.with_name(f".{path.name}.writing")
+    # Its own name for each process: another may be writing the same file.
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.writing")
     try:
         write_synced(temporary, content)
         os.replace(temporary, path)

@@ -1,6 +1,9 @@
 """Generated data on disk: read back, told apart, and never in the way."""
 
 import logging
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -62,9 +65,24 @@ def test_a_folder_that_cannot_be_written_costs_only_time(monkeypatch, tmp_path, 
     assert "could not be kept" in caplog.text
 
 
-def test_what_is_not_worth_it_is_not_kept():
-    calls: list[float] = []
-    for _ in range(2):
-        cached("toy", 1, {}, make(1.0, calls), worth=False)
-    assert calls == [1.0, 1.0]
-    assert not folder().exists()
+def test_two_processes_may_write_at_once(tmp_path):
+    """Both get the data, nothing half written is met, and nothing is left behind."""
+    script = """
+import logging, sys, torch
+from nestruct.data.cache import cached
+logging.basicConfig()
+for k in range(40):
+    found = cached("toy", 1, {"k": k}, lambda: {"x": torch.full((200_000,), float(k))})
+    assert (found["x"] == k).all()
+"""
+    command = [sys.executable, "-c", script]
+    both = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    for process in both:
+        _, said = process.communicate(timeout=120)
+        assert (process.returncode, said) == (0, "")
+    assert len(list(folder().iterdir())) == 40
+
+
+def test_no_home_is_needed(monkeypatch):
+    monkeypatch.setattr(Path, "home", lambda: pytest.fail("looked for a home"))
+    assert folder().name == "cache"

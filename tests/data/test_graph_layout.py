@@ -104,8 +104,13 @@ def test_a_large_set_is_kept_and_read_back(tmp_path, monkeypatch):
         assert torch.equal(fresh[split]["x"], again[split]["x"])
         assert torch.equal(fresh[split]["z"], again[split]["z"])
         assert fresh[split]["z"].dtype == again[split]["z"].dtype == torch.float32
-    GraphLayout(num_nodes=3, num_train=5, num_validation=1, num_test=1)
     assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_small_set_is_not_kept(tmp_path, monkeypatch):
+    monkeypatch.setenv("NESTRUCT_CACHE", str(tmp_path))
+    GraphLayout(**SMALL).splits()
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_drawing_is_plain_json():

@@ -53,15 +53,53 @@ def test_any_solver_will_do(make):
     torch.testing.assert_close(gradients[1], gradients[0])
 
 
-@MAKERS
-def test_rows_that_are_not_finite_are_counted(make):
+SAMPLERS = pytest.mark.parametrize(
+    "make",
+    [
+        Reinforce,
+        lambda: Reinforce(baseline="batch", num_samples=2),
+        lambda: Reinforce(baseline="ema", num_samples=2),
+        nestruct.NVIL,
+        ScoreNES,
+        StructureNES,
+    ],
+)
+
+
+@SAMPLERS
+def test_a_row_without_an_answer_leaves_the_others_alone(make):
+    """Its own scores learn nothing; the others' mean is over one example less."""
+    model = toys.random_costs(nestruct.SpanningTree(4), rows=3)
+    solve = model.structure.argmax
+
+    def fail(scores, lengths=None):
+        z = solve(scores, lengths)
+        z[..., 1, :] = torch.nan
+        return z
+
+    two = toys.random_costs(nestruct.SpanningTree(4), rows=3)
+    model.structure.argmax = fail
+    estimator = make()
+    report = estimator.backward(model, model.batch, seed=1)
+    gradient = model.scores.grad
+    assert int(report.num_failed) == estimator.num_samples
+    assert report.loss.isfinite()
+    assert gradient.isfinite().all()
+    assert (gradient[0] != 0).any()
+    assert (gradient[1] == 0).all()
+    if not isinstance(estimator, Reinforce) or estimator.baseline == "multi_sample":
+        make().backward(two, two.batch, seed=1)  # rows do not see each other
+        torch.testing.assert_close(gradient[[0, 2]], two.scores.grad[[0, 2]] * 3 / 2)
+
+
+@SAMPLERS
+def test_a_step_without_a_gradient_moves_nothing(make):
+    """An example that is not finite spoils the encoder's whole gradient."""
     model, batch = toys.vae(nestruct.SpanningTree(4)), toys.bits(4, 6)
     batch[1] = torch.nan
-    estimator = make()
-    report = estimator.backward(model, batch, seed=1)
-    assert int(report.num_failed) == estimator.num_samples  # of one row
-    assert report.loss.isnan()
-    assert toys.gradient(model).isnan().all()
+    with pytest.raises(nestruct.NestructError, match="no loss is finite, or their gradient is not"):
+        make().backward(model, batch, seed=1)
+    assert (toys.gradient(model) == 0).all()
 
 
 @pytest.mark.parametrize("make", [ScoreNES, StructureNES])

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 import nestruct
-from nestruct import InputError
+from nestruct import InputError, NestructError
+from nestruct.noise import derive_seed
 from nestruct.training import Recipe, build, read_recipe, train
 
 OPTIONS = [
@@ -31,17 +32,15 @@ def test_the_best_start_is_trained_on(tmp_path):
     for start in range(3):
         one = build(chosen, start)
         splits = one.data.splits()
-        result = nestruct.fit(
+        nestruct.fit(
             *(one.model, one.estimator, one.optimizer, splits["train"]),
-            validation=splits["validation"],
-            seed=chosen.seed,
+            seed=derive_seed(chosen.seed, 8),
             max_steps=4,
             batch_size=16,
-            eval_interval=4,
             progress=False,
         )
-        assert result.best is not None
-        found[start] = result.best["loss"]
+        seed = derive_seed(chosen.seed, 2)
+        found[start] = nestruct.evaluate(one.model, splits["validation"], seed=seed)["loss"]
     assert len(set(found.values())) == 3
     first = records(tmp_path / "run")[0]
     assert first["step"] == 0
@@ -55,13 +54,15 @@ def test_what_the_starts_cost_is_counted(tmp_path):
     assert records(tmp_path / "several")[0]["evaluations"] == 3 * 4 * 8
 
 
-def test_a_resumed_run_is_the_same(tmp_path):
-    """Cut off before its first checkpoint, and after."""
+def test_a_resumed_run_is_the_same(tmp_path, monkeypatch):
+    """Stopped while it tried starts, and after some steps."""
     train(recipe(), tmp_path / "whole", progress=False)
     train(recipe("training.max_steps=3"), tmp_path / "cut", progress=False)
     train(recipe(), tmp_path / "cut", resume=True, progress=False)
-    (tmp_path / "begun").mkdir()
-    (tmp_path / "begun" / "config.toml").write_bytes((tmp_path / "whole/config.toml").read_bytes())
+    with monkeypatch.context() as patch:
+        patch.setattr("nestruct.training.experiment._measure", _interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            train(recipe(), tmp_path / "begun", progress=False)
     train(recipe(), tmp_path / "begun", resume=True, progress=False)
     whole = nestruct.load(tmp_path / "whole", checkpoint="last").state_dict()
     for name in ("cut", "begun"):
@@ -69,10 +70,20 @@ def test_a_resumed_run_is_the_same(tmp_path):
         assert all(torch.equal(whole[key], again[key]) for key in whole)
 
 
-def test_the_first_start_is_that_of_a_run_with_one():
-    several, one = build(recipe()), build(recipe("training.num_starts=1"))
-    for a, b in zip(several.model.parameters(), one.model.parameters(), strict=True):
-        assert torch.equal(a, b)
+def _interrupt(*_: object) -> dict[str, float]:
+    raise KeyboardInterrupt
+
+
+def test_starts_differ():
+    first, same, other = (build(recipe(), start).model for start in (0, 0, 1))
+    weights = [model.state_dict()["encoder.score.weight"] for model in (first, same, other)]
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[0], weights[2])
+
+
+def test_starts_that_all_fail_are_an_error(tmp_path):
+    with pytest.raises(NestructError, match="None of 3 starts had a finite loss"):
+        train(recipe("optimizer.lr=1e30"), tmp_path / "run", progress=False)
 
 
 def test_it_says_what_it_does(tmp_path, capsys):

@@ -27,8 +27,6 @@ def cached(
     version: int,
     options: dict[str, Any],
     generate: Callable[[], dict[str, Tensor]],
-    *,
-    worth: bool = True,
 ) -> dict[str, Tensor]:
     """What ``generate`` gives, from disk where it was generated before with the same options.
 
@@ -37,10 +35,7 @@ def cached(
         version: Of what generates them: another number, another file.
         options: All that the data depend on, as plain JSON; kept in the file.
         generate: Gives the data by name.
-        worth: Whether they take longer to generate than to read.
     """
-    if not worth:
-        return generate()
     identity = json.dumps([name, version, options], sort_keys=True)
     path = folder() / f"{name}-{derive_key(*identity.encode()):016x}.safetensors"
     try:
@@ -62,6 +57,7 @@ def cached(
 
 def folder() -> Path:
     """Where generated data are kept."""
-    own = os.environ.get("NESTRUCT_CACHE")
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(own) if own else Path(base) / "nestruct"
+    for name, below in (("NESTRUCT_CACHE", ""), ("XDG_CACHE_HOME", "nestruct")):
+        if os.environ.get(name):
+            return Path(os.environ[name]) / below
+    return Path("~/.cache/nestruct").expanduser()  # as it is where there is no home

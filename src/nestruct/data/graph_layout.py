@@ -22,6 +22,7 @@ from nestruct.structures import KSubset, SpanningTree
 from nestruct.structures.base import check_count
 
 _CHUNK = 1024  # examples that a thread simulates at a time
+_WORTH_KEEPING = 10_000  # examples: fewer take less than a second to generate
 _FORMAT = 1  # of the cached files: another number when the same options give other data
 _LEAST = {"num_nodes": 2, "num_times": 2, "seed": 0}  # at least 1 for the others
 
@@ -66,8 +67,10 @@ class GraphLayout:
             largest of the training set; ``z [examples, edges]``: the true tree, 0/1 in triu order,
             for evaluation only.
         """
-        options = dataclasses.asdict(self)
-        flat = cached("graph-layout", _FORMAT, options, self._generate, worth=self.num_train > 9999)
+        if self.num_train + self.num_validation + self.num_test < _WORTH_KEEPING:
+            flat = self._generate()
+        else:
+            flat = cached("graph-layout", _FORMAT, dataclasses.asdict(self), self._generate)
         return {
             name: {"x": flat[f"{name}.x"], "z": flat[f"{name}.z"].float()}
             for name in ("train", "validation", "test")

@@ -8,15 +8,18 @@ import dataclasses
 from typing import Any, Literal
 
 import torch
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from nestruct.errors import InputError
 from nestruct.estimators.base import Stateless, StepReport
-from nestruct.models import StructuredModel
+from nestruct.models import StructuredModel, hard_structures
 from nestruct.noise import Noise
 from nestruct.population import Layout
 from nestruct.population.evaluate import has_dropout
 from nestruct.population.graph import GraphedStep
+from nestruct.population.shard import world_size
+from nestruct.population.watch import Watch
 from nestruct.structures import nan_rows
 
 
@@ -26,6 +29,7 @@ class Backpropagation(Stateless):
     num_samples: int
     graph: Literal["auto", "on", "off"]
     _graphed: GraphedStep | None = None
+    _watching: Watch | None = None
 
     def surrogate(self, model: StructuredModel, batch: Any, noise: Noise) -> tuple[Tensor, Tensor]:
         """A scalar whose derivative is the estimate, and the losses behind it.
@@ -46,6 +50,12 @@ class Backpropagation(Stateless):
                 f"{type(self).__name__} differentiates encoder and decoder, so it needs a "
                 f"StructuredModel; {type(model).__name__} is none."
             )
+        if world_size() > 1:
+            raise InputError(
+                f"{type(self).__name__} works in one process, and this run has {world_size()}: use "
+                "NES, whose population is shared among them."
+            )
+        self._watch().raise_if_all_failed()
         layout = Layout(model, None)
         parameters = [*layout.parameters.values(), *self.parameters()]
 
@@ -56,9 +66,13 @@ class Backpropagation(Stateless):
             losses = losses.detach()
             estimated = gradients[: len(layout.parameters)]
             norm = torch.linalg.vector_norm(torch.stack([g.norm() for g in estimated]))
-            failed = losses.numel() - losses.isfinite().sum()
-            stats = {"loss": losses.mean(), "std": losses.std(correction=0), "norm": norm}
-            return list(gradients), stats | {"failed": failed}
+            good, finite = losses.isfinite(), norm.isfinite()
+            mean = masked_mean(losses, good)
+            stats = {"loss": mean, "std": masked_mean((losses - mean).square(), good).sqrt()}
+            stats |= {"failed": (~good).sum(), "usable": good.sum() * finite}
+            # A step without a gradient is one without a move: not the end of the model.
+            moves = [torch.where(finite, gradient, 0.0) for gradient in gradients]
+            return moves, stats | {"norm": norm}
 
         if parameters[0].is_cuda and self.graph != "off":
             if self._graphed is None:
@@ -77,6 +91,7 @@ class Backpropagation(Stateless):
             gradients, stats = one_step(batch, step)
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = gradient
+        self._watch().look(stats["usable"])
         self._adapt(stats)
         return StepReport(
             loss=stats["loss"],
@@ -85,6 +100,28 @@ class Backpropagation(Stateless):
             num_evaluations=torch.tensor(self.num_samples),
             num_failed=stats["failed"],
         )
+
+    def hard_losses(
+        self, model: StructuredModel, batch: Any, scores: Tensor, z: Tensor
+    ) -> tuple[Float[Tensor, "samples batch"], Bool[Tensor, " batch"]]:
+        """Losses at hard structures ``[samples, batch, *parts]``, and which examples count.
+
+        A structure that the solver had no answer for is NaN, and so is its loss; its example then
+        counts for nothing, and leaves the others alone.
+        """
+        failed = z.isnan()
+        with hard_structures():
+            losses = model.loss_at(batch, scores, torch.where(failed, 0.0, z))
+        losses = torch.where(failed.flatten(2).any(-1), torch.nan, losses)
+        return losses, losses.isfinite().all(0)
+
+    def _watch(self) -> Watch:
+        if self._watching is None:
+            self._watching = Watch(
+                f"{type(self).__name__}: no loss is finite, or their gradient is not. Look at the "
+                "scores and the decoder; a smaller learning rate may help."
+            )
+        return self._watching
 
     def _options(self) -> list[Any]:
         """What a captured step takes for granted; an option that is changed asks for another."""
@@ -97,3 +134,9 @@ class Backpropagation(Stateless):
 
     def _adapt(self, stats: dict[str, Tensor]) -> None:
         """Changes the estimator's state after a step: in place, where a captured step reads it."""
+
+
+def masked_mean(values: Tensor, counts: Tensor) -> Float[Tensor, ""]:
+    """The mean of those values that count; ``counts`` broadcasts. NaN where none does."""
+    counts = counts.expand_as(values)
+    return torch.where(counts, values, 0.0).sum() / counts.sum()

@@ -34,6 +34,10 @@ from nestruct.structures.solvers import solver_seconds
 
 log = logging.getLogger("nestruct")
 
+_ALL_FAILED = (
+    "NES: every pair has a member whose loss is not finite. Is the loss finite at the centre? If "
+    "so, sigma may be too large; if not, look at the scores and the decoder."
+)
 _CLEARLY_FASTER = 0.6  # of the other's time
 _ROWS_STREAM = -1  # the stream that minibatches of pairs are drawn from
 
@@ -106,7 +110,7 @@ class NES:
     _plan: _Plan | None = field(default=None, init=False, repr=False)
     _graphed: GraphedStep | None = field(default=None, init=False, repr=False)
     _memory: Tensor | None = field(default=None, init=False, repr=False)
-    _watch: Watch = field(default_factory=Watch, init=False, repr=False)
+    _watch: Watch = field(default_factory=lambda: Watch(_ALL_FAILED), init=False, repr=False)
 
     def __post_init__(self) -> None:
         chosen = self.parameters

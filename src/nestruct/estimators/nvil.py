@@ -19,9 +19,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from nestruct.errors import InputError
+from nestruct.estimators.backpropagation import masked_mean
 from nestruct.estimators.base import StepReport
 from nestruct.estimators.reinforce import Reinforce
-from nestruct.models import StructuredModel, hard_structures, mlp
+from nestruct.models import StructuredModel, mlp
 from nestruct.models.structured import observed
 from nestruct.noise import Noise, derive_seed
 from nestruct.structures.base import check_count
@@ -106,15 +107,15 @@ class NVIL(Reinforce):
         """Losses, plus advantage times log-probability, plus the network's squared error."""
         scores = model.encode(batch)
         z, log_chance = self._draw(model, batch, scores, noise)
-        with hard_structures():
-            loss = model.loss_at(batch, scores, z)
-        cost = loss.detach()
-        deviation = self._deviation(cost)
-        advantage = cost - self._baseline(cost) - deviation * self._predict(batch)
+        losses, counts = self.hard_losses(model, batch, scores, z)
+        cost = torch.where(counts, losses.detach(), 0.0)
+        deviation = self._deviation(cost, counts)
+        advantage = cost - self._baseline(cost, counts) - deviation * self._predict(batch)
         if scores.requires_grad:
             scores.register_hook(lambda gradient: gradient / deviation)
         error = (advantage / deviation).square() / 2
-        return (loss + advantage.detach() * log_chance + error).mean(), loss
+        value = masked_mean(losses + advantage.detach() * log_chance + error, counts)
+        return value, losses
 
     def state_dict(self) -> dict[str, Any]:
         """Both moving averages, and the network where there is one."""
@@ -129,7 +130,8 @@ class NVIL(Reinforce):
         self._variance.copy_(state["variance"])
         if "network" in state:
             if self._network is None:
-                self._network = mlp(state["network"]["0.weight"].shape[1], self.hidden_size, 1)
+                with torch.random.fork_rng([]):
+                    self._network = mlp(state["network"]["0.weight"].shape[1], self.hidden_size, 1)
             self._network.load_state_dict(state["network"])
 
     def _predict(self, batch: Any) -> Float[Tensor, " batch"]:
@@ -138,9 +140,10 @@ class NVIL(Reinforce):
         x = observed(batch)
         return self._network(x.reshape(len(x), -1).to(self.parameters()[0].dtype))[:, 0]
 
-    def _deviation(self, cost: Tensor) -> Float[Tensor, ""]:
+    def _deviation(self, cost: Tensor, counts: Tensor) -> Float[Tensor, ""]:
         """s: the moving standard deviation, at least 1; in the first step that of its costs."""
-        variance = torch.where(self._variance.isnan(), cost.var(correction=0), self._variance)
+        own = masked_mean((cost - masked_mean(cost, counts)).square(), counts)
+        variance = torch.where(self._variance.isnan(), own, self._variance)
         return variance.sqrt().clamp(min=1).to(cost.dtype)
 
     def _options(self) -> list[Any]:

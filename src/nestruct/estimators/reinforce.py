@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from nestruct.errors import InputError
-from nestruct.estimators.backpropagation import Backpropagation
+from nestruct.estimators.backpropagation import Backpropagation, masked_mean
 from nestruct.estimators.base import StepReport
-from nestruct.models import StructuredModel, hard_structures
+from nestruct.models import StructuredModel
 from nestruct.noise import Noise, derive_seed
 from nestruct.structures import Categorical, Gibbs, Samplable, SpanningTree, Structure, swap_edges
 from nestruct.structures.base import check_count
@@ -94,16 +94,17 @@ class Reinforce(Backpropagation):
         """Losses at hard samples, plus their advantage times the samples' log-probability."""
         scores = model.encode(batch)
         z, log_chance = self._draw(model, batch, scores, noise)
-        with hard_structures():
-            loss = model.loss_at(batch, scores, z)
-        cost = loss.detach()
-        return (loss + (cost - self._baseline(cost)) * log_chance).mean(), loss
+        losses, counts = self.hard_losses(model, batch, scores, z)
+        cost = torch.where(counts, losses.detach(), 0.0)
+        advantage = cost - self._baseline(cost, counts)
+        return masked_mean(losses + advantage * log_chance, counts), losses
 
     def backward(
         self, model: StructuredModel, batch: Any, *, seed: int = 0, step: int = 0
     ) -> StepReport:
         """Sets ``.grad`` of every parameter that requires one, then moves the average on."""
-        self._mean = self._mean.to(next(model.parameters()).device)
+        for parameter in model.parameters():
+            self._mean = self._mean.to(parameter.device)
         return super().backward(model, batch, seed=seed, step=step)
 
     def state_dict(self) -> dict[str, Any]:
@@ -166,8 +167,11 @@ class Reinforce(Backpropagation):
             structure, z, repeated, num_steps=self.num_mcmc_steps, generator=generator
         )
 
-    def _baseline(self, cost: Tensor) -> Tensor:
-        """What is subtracted from each cost ``[samples, batch]``; independent of its own draw."""
+    def _baseline(self, cost: Tensor, counts: Tensor) -> Tensor:
+        """What is subtracted from each cost ``[samples, batch]``; independent of its own draw.
+
+        The cost of an example that does not count is 0.
+        """
         samples, examples = cost.shape
         if self.baseline == "multi_sample":
             return (cost.sum(0) - cost) / (samples - 1)
@@ -178,9 +182,9 @@ class Reinforce(Backpropagation):
                     "has one; use 'ema' or 'multi_sample'."
                 )
             mean = cost.mean(0)
-            return (mean.sum() - mean) / (examples - 1)
+            return (mean.sum() - mean) / (counts.sum() - 1).clamp(min=1)
         # Before there is an average: all other draws of the step.
-        others = (cost.sum() - cost) / max(cost.numel() - 1, 1)
+        others = (cost.sum() - cost) / (samples * counts.sum() - 1).clamp(min=1)
         return torch.where(self._mean.isnan(), others, self._mean.to(cost.dtype))
 
     def _is_capturable(self, model: StructuredModel) -> bool:
@@ -197,4 +201,5 @@ class Reinforce(Backpropagation):
     def _follow(self, average: Tensor, value: Tensor) -> None:
         """Moves an exponential average on; its first value is the first seen."""
         moved = self.ema_decay * average + (1 - self.ema_decay) * value
-        average.copy_(torch.where(average.isnan(), value, moved))
+        moved = torch.where(average.isnan(), value, moved)
+        average.copy_(torch.where(value.isfinite(), moved, average))

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from nestruct.errors import InputError
-from nestruct.estimators.backpropagation import Backpropagation
-from nestruct.models import StructuredModel, hard_structures
+from nestruct.estimators.backpropagation import Backpropagation, masked_mean
+from nestruct.models import StructuredModel
 from nestruct.noise import Noise
 from nestruct.structures.base import check_count
 
@@ -78,9 +78,9 @@ class ScoreNES(Backpropagation):
             centre = centre + pairs.gumbel(scores, lengths)
         move = self.sigma * direction
         z = structure.argmax(torch.cat([centre + move, centre - move]), lengths)
-        with hard_structures():
-            losses = model.loss_at(batch, scores, z)  # [2 pairs, batch]
-        plus, minus = losses.detach().chunk(2)
+        losses, counts = self.hard_losses(model, batch, scores, z)  # [2 pairs, batch]
+        plus, minus = torch.where(counts, losses.detach(), 0.0).chunk(2)
         weight = (plus - minus) / (2 * self.sigma * self.num_pairs)
         slope = torch.einsum("pb,pb...->b...", weight, direction)
-        return losses.mean() + (slope * scores).sum() / len(scores), losses
+        value = masked_mean(losses, counts) + (slope * scores).sum() / counts.sum()
+        return value, losses

@@ -17,8 +17,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from nestruct.errors import InputError
-from nestruct.estimators.backpropagation import Backpropagation
-from nestruct.models import StructuredModel, hard_structures
+from nestruct.estimators.backpropagation import Backpropagation, masked_mean
+from nestruct.models import StructuredModel
 from nestruct.noise import Noise
 from nestruct.structures import Gibbs
 from nestruct.structures.base import check_count
@@ -77,10 +77,12 @@ class StructureNES(Backpropagation):
         drawn = self.num_samples + (self.num_covariance if self.covariance == "sampled" else 0)
         streams = noise.replace(stream=torch.arange(drawn, device=scores.device)[:, None])
         z = structure.argmax((scores + streams.gumbel(scores, lengths)).detach(), lengths)
-        with hard_structures():
-            losses = model.loss_at(batch, scores, z[: self.num_samples])  # [samples, batch]
+        losses, counts = self.hard_losses(model, batch, scores, z[: self.num_samples])
         parts = z.flatten(2).transpose(0, 1)  # [batch, drawn, parts]
-        weights = regress(parts[:, : self.num_samples], losses.detach().T, self.ridge)
+        counts = counts & ~parts.isnan().flatten(1).any(1)
+        parts = torch.where(counts[:, None, None], parts, 0.0)
+        costs = torch.where(counts, losses.detach(), 0.0)
+        weights = regress(parts[:, : self.num_samples], costs.T, self.ridge)
         if self.covariance == "sampled":
             parts = parts - parts.mean(1, keepdim=True)
             slope = parts.mT @ (parts @ weights[..., None]) / (drawn - 1)
@@ -92,7 +94,8 @@ class StructureNES(Backpropagation):
             raise InputError(
                 f"StructureNES: {structure!r} has no tractable Gibbs law; say covariance='sampled'."
             )
-        return losses.mean() + (slope.view_as(scores) * scores).sum() / len(scores), losses
+        value = masked_mean(losses, counts) + (slope.view_as(scores) * scores).sum() / counts.sum()
+        return value, losses
 
 
 def regress(
@@ -105,6 +108,8 @@ def regress(
     They minimise the mean squared error plus ``ridge`` times their squared norm. In the dual form,
     whose matrix has the size of the samples: those are few.
     """
+    dtype = parts.dtype
+    parts, losses = parts.double(), losses.double()  # equal samples and a small ridge need it
     parts, losses = parts - parts.mean(1, keepdim=True), losses - losses.mean(1, keepdim=True)
     samples = parts.shape[1]
     identity = torch.eye(samples, dtype=parts.dtype, device=parts.device)
@@ -112,4 +117,4 @@ def regress(
     root, _ = torch.linalg.cholesky_ex(parts @ parts.mT + samples * ridge * identity)
     half = torch.linalg.solve_triangular(root, losses[..., None], upper=False)
     dual = torch.linalg.solve_triangular(root.mT, half, upper=True)
-    return (parts.mT @ dual)[..., 0]
+    return (parts.mT @ dual)[..., 0].to(dtype)

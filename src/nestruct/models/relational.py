@@ -42,6 +42,7 @@ class RelationalVAE(StructuredModel):
             true positions are looked at again. Long roll-outs tie the tree to the interaction.
         variance: Of the Gaussian likelihood.
         divergence: One of `nestruct.objective.DIVERGENCES`.
+        kl_weight: A factor on the divergence; 2 counts every edge in both directions, as published.
         batch_norm: Whether the encoder's blocks end in batch normalisation.
         relative: Whether the encoder sees of each pair only the difference of its two
             trajectories, a vector of 2 ``num_times`` numbers, instead of an embedding of each
@@ -74,6 +75,7 @@ class RelationalVAE(StructuredModel):
         num_rollout_steps: int = 9,
         variance: float = 5e-5,
         divergence: str = "gumbel",
+        kl_weight: float = 1.0,
         batch_norm: bool = True,
         relative: bool = False,
         score_scale: float = 1.0,
@@ -95,7 +97,8 @@ class RelationalVAE(StructuredModel):
             raise InputError(
                 f"RelationalVAE: divergence must be one of {list(DIVERGENCES)}, got {divergence!r}."
             )
-        for name, value in (("variance", variance), ("score_scale", score_scale)):
+        positive = {"variance": variance, "score_scale": score_scale, "kl_weight": kl_weight}
+        for name, value in positive.items():
             if not 0 < value < float("inf"):
                 raise InputError(f"RelationalVAE: {name} must be positive, got {value!r}.")
         if not 0 <= pull < 1:
@@ -113,6 +116,7 @@ class RelationalVAE(StructuredModel):
         self.variance = variance
         self.score_scale = score_scale
         self.kl = divergence
+        self.kl_weight = kl_weight
         self.encoder = RelationalEncoder(
             _DIMENSIONS * num_times, hidden_size, batch_norm=batch_norm, relative=relative
         )
@@ -138,7 +142,8 @@ class RelationalVAE(StructuredModel):
         # A row is one roll-out: of one structure, from one start.
         position = start.expand(-1, -1, *lead, -1).flatten(2)
         rows = z.movedim(-1, 0)[..., None].expand(-1, *lead, start.shape[-1]).flatten(1)
-        step = self.decoder.hard_step(rows) if are_hard() else self.decoder.step(rows)
+        short = are_hard() and isinstance(self.structure, SpanningTree | KSubset)
+        step = self.decoder.hard_step(rows) if short else self.decoder.step(rows)
         predicted = []
         for _ in range(steps):
             position = step(position)
@@ -150,7 +155,7 @@ class RelationalVAE(StructuredModel):
 
     def divergence(self, scores: Tensor, batch: Any) -> Tensor:
         """The KL term of each example."""
-        return DIVERGENCES[self.kl](self.structure, scores, None, None)
+        return self.kl_weight * DIVERGENCES[self.kl](self.structure, scores, None, None)
 
     @torch.no_grad()
     def metrics(self, batch: Any, noise: Noise) -> dict[str, Tensor]:
@@ -170,7 +175,8 @@ class RelationalVAE(StructuredModel):
         """The negative ELBO per example at given structures."""
         if self.kl != "paper-appendix":
             return super().loss_at(batch, scores, z)
-        return DIVERGENCES[self.kl](self.structure, scores, z, None) - self.decode(batch, z)
+        kl = self.kl_weight * DIVERGENCES[self.kl](self.structure, scores, z, None)
+        return kl - self.decode(batch, z)
 
     def _positions(self, batch: Any) -> Float[Tensor, "batch nodes times 2"]:
         x = observed(batch)

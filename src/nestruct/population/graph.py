@@ -53,6 +53,7 @@ class GraphedStep:
             if self.strict:
                 raise
             return step(batch, number)  # a batch of a type of its own: its tensors are not known
+        key = (*key, torch.get_float32_matmul_precision())
         key = (*key, *((tensor.shape, tensor.dtype) for tensor in fresh))
         if key not in self.captured:
             if len(self.captured) == _MAX_CAPTURED:  # forget the oldest, and its memory
@@ -92,6 +93,6 @@ class GraphedStep:
         except Exception as error:
             if self.strict:
                 raise
-            log.info("NES: no CUDA graph (%s).", str(error).splitlines()[0])
+            log.info("No CUDA graph (%s).", str(error).splitlines()[0])
             return None
         return graph, static, counter, result

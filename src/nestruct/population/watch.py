@@ -1,4 +1,4 @@
-"""Noticing that a whole population failed, without waiting for the device."""
+"""Noticing that all of a step failed, without waiting for the device."""
 
 import torch
 from torch import Tensor
@@ -7,9 +7,14 @@ from nestruct.errors import NestructError
 
 
 class Watch:
-    """Raises when no pair survived: at once on the CPU, a call later (no waiting) on CUDA."""
+    """Raises when nothing was usable: at once on the CPU, a call later (no waiting) on CUDA.
 
-    def __init__(self) -> None:
+    Args:
+        message: What to raise.
+    """
+
+    def __init__(self, message: str) -> None:
+        self.message = message
         self.event: torch.cuda.Event | None = None
         self.usable: Tensor | None = None
 
@@ -34,7 +39,4 @@ class Watch:
             return
         if self.usable == 0:
             self.usable = self.event = None
-            raise NestructError(
-                "NES: every pair has a member whose loss is not finite. Is the loss finite at the "
-                "centre? If so, sigma may be too large; if not, look at the scores and the decoder."
-            )
+            raise NestructError(self.message)

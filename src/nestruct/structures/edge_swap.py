@@ -47,7 +47,7 @@ def swap_edges(
     n = structure.num_nodes
     if n <= 2:  # there is one tree
         return z
-    flat, rows = z.flatten(0, -2), scores.detach().flatten(0, -2)
+    flat, rows = (x.reshape(-1, x.shape[-1]) for x in (z, scores.detach()))
     rows = rows - rows.amax(-1, keepdim=True)  # keeps the noise's bits
     parent = _root(structure, flat)
     for _ in range(num_steps):

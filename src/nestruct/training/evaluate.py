@@ -98,3 +98,14 @@ def _check(values: Any, examples: int) -> None:
                 f"The metric {name!r} must be a tensor with one value per example, [{examples}]; "
                 f"got {got}."
             )
+
+
+@contextlib.contextmanager
+def matmul_precision(name: str) -> Iterator[None]:
+    """Within this context torch multiplies float32 matrices with this precision."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(name)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)

@@ -2,8 +2,9 @@
 
 import dataclasses
 import logging
-import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,13 @@ from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from nestruct.data import to_device
-from nestruct.errors import InputError
+from nestruct.errors import InputError, NestructError
 from nestruct.noise import derive_seed
-from nestruct.population.shard import first_rank_decides, my_rank
+from nestruct.population.shard import first_rank_decides
 from nestruct.training.checkpoint import Checkpoint, first_good
-from nestruct.training.evaluate import evaluate
+from nestruct.training.evaluate import evaluate, matmul_precision
 from nestruct.training.fit import EVALUATION_STREAM, FitResult, Spent, fit
 from nestruct.training.parts import PARTS
-from nestruct.training.progress import Console, Display
 from nestruct.training.recipe import Recipe, Section, resolve_device
 from nestruct.training.run_folder import check_is_free, read_config
 from nestruct.training.tensorboard import TensorBoard
@@ -28,6 +28,7 @@ from nestruct.wording import number
 log = logging.getLogger("nestruct")
 
 _INIT_STREAM = 3  # what the seed of initial parameters is derived for
+_STARTS_STREAM = 8  # what the seed of trial starts is derived for
 
 
 @dataclass
@@ -84,16 +85,16 @@ def train(
     """
     if not resume:
         check_is_free(Path(run))  # before the data are made
+    if init_from is not None and recipe.training.num_starts > 1:
+        raise InputError("--init-from gives the first parameters: say training.num_starts=1.")
     experiment = build(recipe)
     if init_from is not None:
         read_config(Path(init_from))
         _fill(experiment.model, _find(init_from, "best").model, init_from)
     splits = experiment.data.splits()
-    spent = Spent()
-    if recipe.training.num_starts > 1 and not (resume and _has_checkpoint(run)):
-        if init_from is not None:
-            raise InputError("--init-from gives the first parameters: say training.num_starts=1.")
-        spent = _try_starts(recipe, experiment.model, splits, progress)
+    first = None
+    if recipe.training.num_starts > 1:
+        first = partial(_try_starts, recipe, experiment.model, splits)
     board = TensorBoard(Path(run)) if tensorboard else None
     try:
         return fit(
@@ -112,7 +113,7 @@ def train(
             callbacks=() if board is None else (board,),
             config=recipe.to_config(),
             progress=progress,
-            spent=spent,
+            first=first,
             **vars(recipe.training) | {"num_starts": 1},
         )
     finally:
@@ -120,35 +121,38 @@ def train(
             board.close()
 
 
-def _try_starts(recipe: Recipe, model: nn.Module, splits: dict[str, Any], progress: bool) -> Spent:
+def _try_starts(
+    recipe: Recipe, model: nn.Module, splits: dict[str, Any], say: Callable[[str], None]
+) -> Spent:
     """Leaves in the model the parameters of the best of several short trainings."""
     settings, best, spent = recipe.training, None, Spent()
+    steps = settings.start_steps
     short = dataclasses.replace(
-        settings,
-        max_steps=settings.start_steps,
-        log_interval=settings.start_steps,
-        eval_interval=settings.start_steps,
-        num_starts=1,
+        settings, max_steps=steps, log_interval=steps, patience=None, num_starts=1
     )
-    console = Console() if progress and my_rank() == 0 else None
-    display = Display(console, max_steps=short.max_steps)
     for start in range(settings.num_starts):
         candidate = build(recipe, start)
-        result = fit(
-            candidate.model,
-            candidate.estimator,
-            candidate.optimizer,
-            splits["train"],
-            validation=splits["validation"],
-            seed=recipe.seed,
-            progress=False,
-            **vars(short),
-        )
+        try:
+            result = fit(
+                candidate.model,
+                candidate.estimator,
+                candidate.optimizer,
+                splits["train"],
+                # The training itself has other minibatches and other draws.
+                seed=derive_seed(recipe.seed, _STARTS_STREAM),
+                progress=False,
+                **vars(short),
+            )
+        except InputError:
+            raise
+        except NestructError as error:
+            say(f"Start {start + 1} of {settings.num_starts} failed. {error}")
+            continue
         if result.reason == "interrupted":
             raise KeyboardInterrupt
-        value = math.nan if result.best is None else result.best[settings.metric]
+        value = _measure(recipe, candidate.model, splits["validation"])[settings.metric]
         value = first_rank_decides(value, torch.device(recipe.device))
-        display.note(
+        say(
             f"Start {start + 1} of {settings.num_starts}: validation {settings.metric} "
             f"{number(value)} after {result.step} steps."
         )
@@ -156,11 +160,12 @@ def _try_starts(recipe: Recipe, model: nn.Module, splits: dict[str, Any], progre
         if settings.is_better(value, best):
             best = value
             model.load_state_dict(candidate.model.state_dict())
+    if best is None:
+        raise NestructError(
+            f"None of {settings.num_starts} starts had a finite {settings.metric} after {steps} "
+            "steps; a smaller learning rate may help."
+        )
     return spent
-
-
-def _has_checkpoint(run: str | Path) -> bool:
-    return first_good(Path(run) / "checkpoints", ["last", "best"])[0] is not None
 
 
 def load(
@@ -210,10 +215,18 @@ def evaluate_run(
     found = _find(run, checkpoint)
     _fill(model, found.model, run)
     model.to(recipe.device)
-    examples = to_device(data.splits()[split], torch.device(recipe.device))
-    seed = derive_seed(recipe.seed, EVALUATION_STREAM)
-    size = recipe.training.eval_batch_size
-    return found.step, evaluate(model, examples, seed=seed, batch_size=size)
+    return found.step, _measure(recipe, model, data.splits()[split])
+
+
+def _measure(recipe: Recipe, model: nn.Module, examples: Any) -> dict[str, float]:
+    """What an evaluation of the recipe's run gives."""
+    with matmul_precision(recipe.training.matmul_precision):
+        return evaluate(
+            model,
+            to_device(examples, torch.device(recipe.device)),
+            seed=derive_seed(recipe.seed, EVALUATION_STREAM),
+            batch_size=recipe.training.eval_batch_size,
+        )
 
 
 def _find(run: str | Path, checkpoint: str) -> Checkpoint:

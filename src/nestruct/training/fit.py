@@ -29,7 +29,7 @@ from nestruct.population.shard import (
 from nestruct.training.checks import check_name, check_value
 from nestruct.training.drawings import Drawings
 from nestruct.training.environment import describe_environment
-from nestruct.training.evaluate import Metrics, evaluate
+from nestruct.training.evaluate import Metrics, evaluate, matmul_precision
 from nestruct.training.loop import Loop, Progress
 from nestruct.training.options import Training
 from nestruct.training.progress import Console, Display
@@ -54,9 +54,6 @@ class Spent:
     seconds: float = 0.0
 
 
-_NOTHING = Spent()
-
-
 @dataclass(frozen=True)
 class FitResult:
     """How a training ended.
@@ -65,7 +62,7 @@ class FitResult:
         step: Steps done.
         reason: ``finished``, ``stopped early`` (no improvement for ``patience`` evaluations), or
             ``interrupted``.
-        initial: Validation metrics of the untrained model; None without a validation set.
+        initial: Validation metrics before the first step; None without a validation set.
         best: Validation metrics at ``best_step``.
         best_step: Where the validation metric was best; unless interrupted, the model is left with
             those parameters.
@@ -102,7 +99,7 @@ def fit(
     callbacks: Sequence[Callable[[Record], None]] = (),
     config: dict[str, Any] | None = None,
     progress: bool = True,
-    spent: Spent = _NOTHING,
+    first: Callable[[Callable[[str], None]], Spent] | None = None,
     **options: Any,
 ) -> FitResult:
     """Trains a model.
@@ -131,7 +128,9 @@ def fit(
         callbacks: Called with every record of ``metrics.jsonl``, in rank 0.
         config: What ``config.toml`` says; put together from the arguments when None.
         progress: Whether to show progress.
-        spent: What the first parameters have cost, where they are not random.
+        first: Called before the first step of a run, but not where one is continued: may set the
+            model's parameters, and gives what that cost, which is counted. It is given a function
+            that shows a sentence.
         **options: Steps, intervals, early stopping: the fields of `nestruct.training.Training`.
 
     Example:
@@ -163,13 +162,14 @@ def fit(
     config = config or _config(estimator, optimizer, scheduler, settings, seed)
 
     def measure(examples: Any) -> dict[str, float]:
-        return evaluate(
-            model,
-            examples,
-            seed=derive_seed(seed, EVALUATION_STREAM),
-            batch_size=settings.eval_batch_size,
-            metrics=metrics,
-        )
+        with matmul_precision(settings.matmul_precision):
+            return evaluate(
+                model,
+                examples,
+                seed=derive_seed(seed, EVALUATION_STREAM),
+                batch_size=settings.eval_batch_size,
+                metrics=metrics,
+            )
 
     continues = resume and path is not None and (path / "config.toml").exists()
     continues = bool(first_rank_decides(float(continues), device))
@@ -188,8 +188,7 @@ def fit(
     threads = torch.get_num_threads()
     with contextlib.ExitStack() as stack:
         stack.callback(torch.set_num_threads, threads)
-        stack.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
-        torch.set_float32_matmul_precision(settings.matmul_precision)
+        stack.enter_context(matmul_precision(settings.matmul_precision))
         folder = None
         if path is not None and my_rank() == 0:
             folder = RunFolder(path, config)
@@ -197,12 +196,13 @@ def fit(
             if not continues:
                 folder.create(describe_environment(device, world_size()))
         wait_for_all()  # rank 0 holds the folder before anyone reads it
-        now, best_model, notes = Progress(**vars(spent)), None, []
+        now, best_model, notes, begins = Progress(), None, [], True
         if continues and path is not None:
             notes += compare_configs(read_config(path), config)
             found, refused = newest_checkpoint(path)
             notes += [f"Not used: {reason}." for reason in refused]
             if found is not None:
+                begins = False
                 now = restore(found, model, optimizer, scheduler, estimator)
                 if now.reason == "finished" and now.step < settings.max_steps:
                     now.reason = now.test = None  # asked to go on for longer
@@ -242,6 +242,9 @@ def fit(
         stack.enter_context(display)
         for text in notes:
             display.note(text)
+        if begins and first is not None:
+            spent = first(display.note)
+            now.evaluations, now.seconds, loop.untrained = spent.evaluations, spent.seconds, None
         if now.reason is None:
             loop.run()
         else:

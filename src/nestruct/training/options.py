@@ -29,8 +29,9 @@ class Training:
             `torch.set_float32_matmul_precision`.
         num_starts: How many first parameters to try; see `start_steps`. Recipes only: `fit` has one
             model.
-        start_steps: Steps that each of them is trained for; the one whose validation metric is then
-            the best is trained on, from where it is. What they cost is counted.
+        start_steps: Steps that each of them is trained for, with the optimizer's own learning rate.
+            The training begins, its optimizer and estimator anew, with the parameters whose
+            validation metric is then the best. What they cost is counted.
     """
 
     max_steps: int
