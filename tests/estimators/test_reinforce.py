@@ -216,7 +216,9 @@ def test_the_first_step_is_compared_with_the_other_draws():
     """Not with 0: the average has seen nothing yet, and losses are far from it."""
     cost = torch.tensor([[1.0, 2.0, 6.0]])
     others = torch.tensor([[4.0, 3.5, 1.5]])
-    assert torch.equal(Reinforce(baseline="ema", num_samples=1)._baseline(cost), others)
+    counts = torch.ones(3, dtype=torch.bool)
+    baseline = Reinforce(baseline="ema", num_samples=1)._baseline(cost, counts)
+    assert torch.equal(baseline, others)
 
 
 @pytest.mark.parametrize(
