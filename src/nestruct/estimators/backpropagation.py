@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import torch
 from jaxtyping import Bool, Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from nestruct.errors import InputError
 from nestruct.estimators.base import Stateless, StepReport
@@ -41,10 +41,8 @@ class Backpropagation(Stateless):
         """
         raise NotImplementedError
 
-    def backward(
-        self, model: StructuredModel, batch: Any, *, seed: int = 0, step: int = 0
-    ) -> StepReport:
-        """Sets ``.grad`` of every parameter that requires one, the estimator's own included."""
+    def prepare(self, model: nn.Module, batch: Any, *, seed: int = 0) -> None:
+        """Refuses what cannot be trained; `fit` calls it before anything is written."""
         if not isinstance(model, StructuredModel):
             raise InputError(
                 f"{type(self).__name__} differentiates encoder and decoder, so it needs a "
@@ -55,6 +53,12 @@ class Backpropagation(Stateless):
                 f"{type(self).__name__} works in one process, and this run has {world_size()}: use "
                 "NES, whose population is shared among them."
             )
+
+    def backward(
+        self, model: StructuredModel, batch: Any, *, seed: int = 0, step: int = 0
+    ) -> StepReport:
+        """Sets ``.grad`` of every parameter that requires one, the estimator's own included."""
+        self.prepare(model, batch, seed=seed)
         self._watch().raise_if_all_failed()
         layout = Layout(model, None)
         parameters = [*layout.parameters.values(), *self.parameters()]

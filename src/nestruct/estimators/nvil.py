@@ -20,7 +20,6 @@ from torch import Tensor, nn
 
 from nestruct.errors import InputError
 from nestruct.estimators.backpropagation import masked_mean
-from nestruct.estimators.base import StepReport
 from nestruct.estimators.reinforce import Reinforce
 from nestruct.models import StructuredModel, mlp
 from nestruct.models.structured import observed
@@ -77,6 +76,7 @@ class NVIL(Reinforce):
             batch: The network's input is as large as what a model reconstructs of an example.
             seed: The run's seed.
         """
+        super().prepare(model, batch, seed=seed)
         like, inputs = next(model.parameters()), observed(batch)[0].numel()
         if self._network is None:
             with torch.random.fork_rng([like.device] if like.is_cuda else []):
@@ -95,13 +95,6 @@ class NVIL(Reinforce):
     def parameters(self) -> list[nn.Parameter]:
         """The network's, once it is made."""
         return [] if self._network is None else list(self._network.parameters())
-
-    def backward(
-        self, model: StructuredModel, batch: Any, *, seed: int = 0, step: int = 0
-    ) -> StepReport:
-        """Sets ``.grad`` of every parameter that requires one, and of the network's."""
-        self.prepare(model, batch, seed=seed)
-        return super().backward(model, batch, seed=seed, step=step)
 
     def surrogate(self, model: StructuredModel, batch: Any, noise: Noise) -> tuple[Tensor, Tensor]:
         """Losses, plus advantage times log-probability, plus the network's squared error."""

@@ -10,11 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from nestruct.errors import InputError
 from nestruct.estimators.backpropagation import Backpropagation, masked_mean
-from nestruct.estimators.base import StepReport
 from nestruct.models import StructuredModel
 from nestruct.noise import Noise, derive_seed
 from nestruct.structures import Categorical, Gibbs, Samplable, SpanningTree, Structure, swap_edges
@@ -99,13 +98,11 @@ class Reinforce(Backpropagation):
         advantage = cost - self._baseline(cost, counts)
         return masked_mean(losses + advantage * log_chance, counts), losses
 
-    def backward(
-        self, model: StructuredModel, batch: Any, *, seed: int = 0, step: int = 0
-    ) -> StepReport:
-        """Sets ``.grad`` of every parameter that requires one, then moves the average on."""
+    def prepare(self, model: nn.Module, batch: Any, *, seed: int = 0) -> None:
+        """Refuses what cannot be trained, and puts the average where the model is."""
+        super().prepare(model, batch, seed=seed)
         for parameter in model.parameters():
             self._mean = self._mean.to(parameter.device)
-        return super().backward(model, batch, seed=seed, step=step)
 
     def state_dict(self) -> dict[str, Any]:
         """The moving average, where it is the baseline."""
