@@ -101,6 +101,17 @@ class Reinforce(Backpropagation):
     def prepare(self, model: nn.Module, batch: Any, *, seed: int = 0) -> None:
         """Refuses what cannot be trained, and puts the average where the model is."""
         super().prepare(model, batch, seed=seed)
+        owner, structure = type(self).__name__, model.structure
+        is_gibbs = isinstance(structure, Gibbs) and isinstance(structure, Samplable)
+        if self.law == "gibbs" and not is_gibbs:
+            raise InputError(
+                f"{owner}: {structure!r} has no exact samples of its Gibbs law; say law='gumbel'."
+            )
+        if self.sampler == "mcmc" and not isinstance(structure, SpanningTree):
+            raise InputError(
+                f"{owner}: sampler 'mcmc' swaps edges of SpanningTree; for {structure!r} say "
+                "sampler='exact'."
+            )
         for parameter in model.parameters():
             self._mean = self._mean.to(parameter.device)
 
@@ -140,18 +151,8 @@ class Reinforce(Backpropagation):
         return structure.argmax(scores + gumbel, lengths), gumbel
 
     def _sample_gibbs(
-        self, structure: Structure, scores: Tensor, lengths: Tensor | None, noise: Noise
+        self, structure: Any, scores: Tensor, lengths: Tensor | None, noise: Noise
     ) -> Tensor:
-        owner = type(self).__name__
-        if not (isinstance(structure, Gibbs) and isinstance(structure, Samplable)):
-            raise InputError(
-                f"{owner}: {structure!r} has no exact samples of its Gibbs law; say law='gumbel'."
-            )
-        if self.sampler == "mcmc" and not isinstance(structure, SpanningTree):
-            raise InputError(
-                f"{owner}: sampler 'mcmc' swaps edges of SpanningTree; for {structure!r} say "
-                "sampler='exact'."
-            )
         if isinstance(structure, Categorical):  # where it is perturb-and-MAP, which is cheap
             return self._perturb_and_map(structure, scores, lengths, noise)[0]
         seed = derive_seed(noise.seed, _SAMPLE_STREAM, noise.step)  # type: ignore[arg-type]

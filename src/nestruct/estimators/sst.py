@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from nestruct.errors import InputError
 from nestruct.estimators.backpropagation import Backpropagation
@@ -66,11 +66,16 @@ class SST(Backpropagation):
         annealed = annealed.clamp(min=self.min_temperature)
         return annealed if isinstance(step, Tensor) else float(annealed)
 
+    def prepare(self, model: nn.Module, batch: Any, *, seed: int = 0) -> None:
+        """Refuses what cannot be trained."""
+        super().prepare(model, batch, seed=seed)
+        if not isinstance(model.structure, Relaxable):
+            raise InputError(f"SST: {model.structure!r} has no relaxation; use NES.")
+
     def surrogate(self, model: StructuredModel, batch: Any, noise: Noise) -> tuple[Tensor, Tensor]:
         """The mean loss at relaxed structures: it is its own surrogate."""
-        structure, lengths = model.structure, model.lengths(batch)
-        if not isinstance(structure, Relaxable):
-            raise InputError(f"SST: {structure!r} has no relaxation; use NES.")
+        structure: Any = model.structure
+        lengths = model.lengths(batch)
         scores, temperature = model.encode(batch), self.temperature_at(noise.step)
         losses = torch.stack(
             [

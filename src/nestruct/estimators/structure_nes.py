@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from nestruct.errors import InputError
 from nestruct.estimators.backpropagation import Backpropagation, masked_mean
@@ -70,9 +70,19 @@ class StructureNES(Backpropagation):
                 f"StructureNES: covariance must be 'sampled' or 'gibbs', got {self.covariance!r}."
             )
 
+    def prepare(self, model: nn.Module, batch: Any, *, seed: int = 0) -> None:
+        """Refuses what cannot be trained."""
+        super().prepare(model, batch, seed=seed)
+        if self.covariance == "gibbs" and not isinstance(model.structure, Gibbs):
+            raise InputError(
+                f"StructureNES: {model.structure!r} has no tractable Gibbs law; say "
+                "covariance='sampled'."
+            )
+
     def surrogate(self, model: StructuredModel, batch: Any, noise: Noise) -> tuple[Tensor, Tensor]:
         """The mean loss of the samples, plus the scores times the estimate of their derivative."""
-        structure, lengths = model.structure, model.lengths(batch)
+        structure: Any = model.structure
+        lengths = model.lengths(batch)
         scores = model.encode(batch)
         drawn = self.num_samples + (self.num_covariance if self.covariance == "sampled" else 0)
         streams = noise.replace(stream=torch.arange(drawn, device=scores.device)[:, None])
@@ -86,14 +96,10 @@ class StructureNES(Backpropagation):
         if self.covariance == "sampled":
             parts = parts - parts.mean(1, keepdim=True)
             slope = parts.mT @ (parts @ weights[..., None]) / (drawn - 1)
-        elif isinstance(structure, Gibbs):
+        else:
             # The covariance is the derivative of the marginals, and symmetric.
             marginals = partial(structure.marginals, lengths=lengths)
             slope = torch.func.vjp(marginals, scores.detach())[1](weights.view_as(scores))[0]
-        else:
-            raise InputError(
-                f"StructureNES: {structure!r} has no tractable Gibbs law; say covariance='sampled'."
-            )
         value = masked_mean(losses, counts) + (slope.view_as(scores) * scores).sum() / counts.sum()
         return value, losses
 
