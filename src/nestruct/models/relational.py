@@ -51,6 +51,8 @@ class RelationalVAE(StructuredModel):
             distance in every step; 0 is NRI's random start. "Edge" and "no edge" are mere names:
             far pairs called edges, which push, are a local optimum too. A weak pull settles the
             names before training; all weights stay free.
+        fused: Whether training takes the fast way on a GPU, which rounds more; see
+            `RelationalDecoder`. Evaluation never does.
 
     Example:
         >>> import torch, nestruct
@@ -77,6 +79,7 @@ class RelationalVAE(StructuredModel):
         relative: bool = False,
         score_scale: float = 1.0,
         pull: float = 0.0,
+        fused: bool = False,
     ) -> None:
         super().__init__()
         owner = "RelationalVAE"
@@ -115,9 +118,13 @@ class RelationalVAE(StructuredModel):
         self.kl = divergence
         self.kl_weight = kl_weight
         self.encoder = RelationalEncoder(
-            DIMENSIONS * num_times, hidden_size, batch_norm=batch_norm, relative=relative
+            DIMENSIONS * num_times,
+            hidden_size,
+            batch_norm=batch_norm,
+            relative=relative,
+            fused=fused,
         )
-        self.decoder = RelationalDecoder(num_nodes, hidden_size)
+        self.decoder = RelationalDecoder(num_nodes, hidden_size, fused=fused)
         if pull:
             self.decoder.start_with_pull(pull)
 
@@ -132,22 +139,16 @@ class RelationalVAE(StructuredModel):
         return self._log_likelihood(batch, z, self.num_rollout_steps)
 
     def _log_likelihood(self, batch: Any, z: Tensor, steps: int) -> Float[Tensor, "... batch"]:
-        x = self._positions(batch).permute(3, 1, 0, 2)
-        x = x[(slice(None), slice(None), *[None] * (z.dim() - 2))]  # [2, nodes, ..., batch, times]
-        lead, times = z.shape[:-1], self.num_times
-        start = x[..., : times - 1 : steps]
-        # A row is one roll-out: of one structure, from one start.
-        position = start.expand(-1, -1, *lead, -1).flatten(2)
-        rows = z.movedim(-1, 0)[..., None].expand(-1, *lead, start.shape[-1]).flatten(1)
+        x = self._positions(batch).permute(3, 1, 0, 2)  # [2, nodes, batch, times]
+        lead, last = z.shape[:-2], self.num_times - 1
+        start = x[..., :last:steps]
+        edges = z.reshape(-1, *z.shape[-2:]).permute(2, 0, 1)  # [edges, samples, batch]
+        cells = edges[..., None].expand(-1, -1, -1, start.shape[-1]).flatten(2)
         short = are_hard() and isinstance(self.structure, SpanningTree | KSubset)
-        step = self.decoder.hard_step(rows) if short else self.decoder.step(rows)
-        predicted = []
-        for _ in range(steps):
-            position = step(position)
-            predicted.append(position)
-        mean = torch.stack(predicted, -1).unflatten(2, (*lead, -1)).flatten(-2)
-        # The last roll-out may reach past the records.
-        error = (x[..., 1:] - mean[..., : times - 1]).square().sum(-1).sum((0, 1))
+        predicted = self.decoder.roll_out(start.flatten(2), cells, steps, hard=short)
+        # [2, nodes, samples, batch, times]; the last roll-out may reach past the records.
+        mean = predicted.unflatten(3, start.shape[2:]).flatten(-2)[..., :last]
+        error = (x[:, :, None, :, 1:] - mean).square().sum(-1).sum((0, 1)).view(*lead, -1)
         return error / (-2 * self.variance)
 
     def divergence(self, scores: Tensor, batch: Any) -> Tensor:
