@@ -5,6 +5,7 @@ What a page shows before its script takes over, and all that it shows where ther
 
 import html
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -29,7 +30,10 @@ class Series(NamedTuple):
 
 
 def draw_chart(
-    chart: dict[str, Any], runs: Sequence[dict[str, Any]], view: dict[str, Any], looks: Sequence[int]
+    chart: dict[str, Any],
+    runs: Sequence[dict[str, Any]],
+    view: dict[str, Any],
+    looks: Sequence[int],
 ) -> str:
     """One chart as HTML: a heading, a drawing, a sentence.
 
@@ -173,12 +177,14 @@ def _points(run: dict[str, Any], chart: dict[str, Any], view: dict[str, Any]) ->
 
 def _at(points: Points, x: float) -> float | None:
     """A curve at x, straight between its points; None outside them."""
-    if not points[0][0] <= x <= points[-1][0]:
+    after = bisect_left(points, x, key=lambda point: point[0])
+    if after == len(points) or (after == 0 and points[0][0] > x):
         return None
-    for (x0, y0), (x1, y1) in zip(points, points[1:], strict=False):
-        if x0 <= x <= x1:
-            return y0 if x1 == x0 else y0 + (y1 - y0) * (x - x0) / (x1 - x0)
-    return points[0][1]
+    x1, y1 = points[after]
+    if x1 == x:
+        return y1
+    x0, y0 = points[after - 1]
+    return y0 + (y1 - y0) * (x - x0) / (x1 - x0)
 
 
 def _unit(view: dict[str, Any], longest: float) -> tuple[float, str]:

@@ -34,8 +34,7 @@ def chosen(
     found = [
         group
         for group in groups
-        if table.row(group.runs[0]) is row
-        and group.runs[0].option("model.structure") == structure
+        if table.row(group.runs[0]) is row and group.runs[0].option("model.structure") == structure
     ]
 
     def worth(group: Group) -> tuple[int, float]:

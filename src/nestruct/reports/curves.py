@@ -68,7 +68,7 @@ def charts(groups: Sequence[Group]) -> list[dict[str, Any]]:
                 ]
                 label = f"{metric_label(metric, structure_noun(runs))} ({split})"
                 several = main and len(spaces) > 1
-                values = [record.get(metric) for record in records]
+                values = [v for record in records if is_number(v := record.get(metric))]
                 found.append(
                     {
                         "split": split,
@@ -79,7 +79,7 @@ def charts(groups: Sequence[Group]) -> list[dict[str, Any]]:
                         "groups": members,
                         "main": main,
                         "note": _note(groups, members, metric),
-                        **_scale([value for value in values if is_number(value)]),
+                        **_scale(values),
                     }
                 )
     return found
@@ -118,7 +118,7 @@ def short(value: Any) -> float | None:
     return value if isinstance(value, int) else float(f"{value:.5g}")
 
 
-def _scale(values: Sequence[float]) -> dict[str, Any]:
+def _scale(values: Sequence[Any]) -> dict[str, Any]:
     """Whether a chart starts logarithmic, and the sign of its values: an ELBO is negative."""
     sign = -1 if values and max(values) < 0 else 1
     sizes = [sign * value for value in values]

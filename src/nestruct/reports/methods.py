@@ -7,21 +7,17 @@ from collections.abc import Sequence
 from nestruct.reports.groups import Group, flatten
 from nestruct.reports.published import published_number, published_tables, structure_name
 from nestruct.reports.runs import Record, Run, metric_names
-from nestruct.reports.summary import COSTS, count_repeats, metric_label, references, structure_noun
+from nestruct.reports.summary import (
+    COSTS,
+    KINDS,
+    count_repeats,
+    metric_label,
+    references,
+    structure_noun,
+)
 from nestruct.reports.tables import Cell, Table, spread
 from nestruct.wording import number
 
-# What a method needs to know of the structure: the marks of design.md.
-KINDS = {
-    "NES": "gradient-free",
-    "SNES": "gradient-free",
-    "ScoreNES": "black-box solver",
-    "StructureNES": "black-box solver",
-    "Reinforce": "black-box solver",
-    "NVIL": "black-box solver",
-    "SST": "needs a relaxation",
-    "Enumeration": "needs a list",
-}
 MEANINGS = {
     "gradient-free": "forward passes only, nothing is differentiated",
     "black-box solver": "encoder and decoder are differentiated, the solver is not",
@@ -173,13 +169,13 @@ def _notes(runs: Sequence[Run], tested: bool) -> list[str]:
     notes[0] += ", at the step that was best on validation data." if tested else "."
     if any("elbo" in record for run in runs for record in run.validation):
         notes.append(
-            "ELBO as published for graph layouts: per node, predicted one step ahead at one sampled "
-            "structure, Gumbel KL over directed edges, no constant."
+            "ELBO as published for graph layouts: per node, predicted one step ahead at one "
+            "sampled structure, Gumbel KL over directed edges, no constant."
         )
     if any(run.examples_per_evaluation for run in runs):
         notes.append(
-            "A decoder evaluation is one example decoded once for training (backward passes are not "
-            "counted); time includes the evaluations on validation data."
+            "A decoder evaluation is one example decoded once for training (backward passes are "
+            "not counted); time includes the evaluations on validation data."
         )
     if any(run.scene for run in runs):
         notes.append("Rows without learning: on validation data.")

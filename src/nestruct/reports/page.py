@@ -26,7 +26,7 @@ from nestruct.reports.payload import payload
 from nestruct.reports.runs import Run, read_run
 from nestruct.reports.scoreboard import scoreboard
 from nestruct.reports.summary import cost_table, results_table, sentence
-from nestruct.reports.tables import Table, to_html
+from nestruct.reports.tables import NOTHING, Table, to_html
 from nestruct.reports.trajectories import trajectories
 
 # What is no one else's: shown with the run, not in the table of environments.
@@ -153,7 +153,7 @@ def _legend(data: dict[str, Any]) -> str:
 def _charts(data: dict[str, Any], *, main: bool) -> str:
     looks = [group["look"] for group in data["groups"]]
     return "".join(
-        f'<figure class="chart" data-chart="{k}">'
+        f'<figure class="chart" id="chart-{k}">'
         f"{draw_chart(chart, data['runs'], data['view'], looks) if main else ''}</figure>"
         for k, chart in enumerate(data["charts"])
         if chart["main"] == main
@@ -188,7 +188,7 @@ def _matrix(heading: str, tables: dict[str, dict[str, Any]]) -> str:
         ]
         differs = len(set(values)) > 1
         name = html.escape(f"≠ {key}" if differs else key)
-        cells = "".join(f"<td>{html.escape(value) or '–'}</td>" for value in values)
+        cells = "".join(f"<td>{html.escape(value) or NOTHING}</td>" for value in values)
         mark = ' class="differs"' if differs else ""
         rows.append(f'<tr{mark}><td class="first">{name}</td>{cells}</tr>\n')
     if not rows:

@@ -5,7 +5,7 @@ runs need not carry them, and a row that nobody ran is known too.
 """
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -131,6 +131,19 @@ def structure_name(run: Run) -> str | None:
         if structure in table.columns:
             return table.columns[structure]
     return structure if isinstance(structure, str) else None
+
+
+def short_names(runs: Sequence[Run], labels: Sequence[str]) -> list[str]:
+    """Names for tight places: method and latent space where that tells runs apart, else labels."""
+    several = len({structure_name(run) for run in runs}) > 1
+    names = [
+        ", ".join(filter(None, [method_name(run), structure_name(run) if several else None]))
+        for run in runs
+    ]
+    return [
+        name if name and names.count(name) == 1 else label
+        for name, label in zip(names, labels, strict=True)
+    ]
 
 
 def _agrees(run: Run, section: str, options: Mapping[str, Any]) -> bool:

@@ -30,8 +30,8 @@ class Run:
     Attributes:
         path: The folder.
         config: The resolved recipe; ``config_text`` is the file as written.
-        records: The lines of ``metrics.jsonl`` by split, each in order of its step. Reports show the
-            ELBO with its sign: where a line has ``loss_published``, there is ``elbo`` too.
+        records: The lines of ``metrics.jsonl`` by split, each in order of its step. Reports show
+            the ELBO with its sign: where a line has ``loss_published``, there is ``elbo`` too.
         environment: Versions, device, command; empty where the file is missing.
         scene: What the structures are and the true ones (first line of ``structures.jsonl``).
         frames: The structures found at each evaluation, and what the model shows of itself.
@@ -104,7 +104,7 @@ class Run:
     def decoded(self, record: Record) -> int | None:
         """How many examples had been decoded for training when a record was written."""
         count, size = record.get("evaluations"), self.examples_per_evaluation
-        return int(count) * size if is_number(count) and size else None
+        return count * size if isinstance(count, int) and size else None
 
     def option(self, key: str) -> Any:
         """An option of the configuration, like ``estimator.sigma``; None where it is not there."""

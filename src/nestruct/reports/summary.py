@@ -17,6 +17,23 @@ NOUNS = {
     "Permutation": "permutation",
 }
 
+# What a method needs to know of the structure: the marks of design.md.
+KINDS = {
+    "NES": "gradient-free",
+    "SNES": "gradient-free",
+    "ScoreNES": "black-box solver",
+    "StructureNES": "black-box solver",
+    "Reinforce": "black-box solver",
+    "NVIL": "black-box solver",
+    "SST": "needs a relaxation",
+    "Enumeration": "needs a list",
+}
+DIFFERENTIATED = {  # in a sentence on what a run cost
+    "gradient-free": "no gradient",
+    "black-box solver": "gradients of encoder and decoder only",
+    "needs a relaxation": "gradients through a relaxed solver",
+}
+
 
 def sentence(group: Group) -> str:
     """What one group of runs came to on validation data, in plain words."""
@@ -40,8 +57,8 @@ def sentence(group: Group) -> str:
     costs = [_mean(map(COSTS[key][0], runs)) for key in ("wall-clock", "evaluations")]
     cost = [duration(costs[0])] if costs[0] is not None else []
     cost += [f"{count(costs[1])} forward evaluations"] if costs[1] else []
-    if runs[0].option("estimator.name") in ("NES", "SNES"):
-        cost += ["no gradient"]
+    kind = KINDS.get(str(runs[0].option("estimator.name")), "")
+    cost += [DIFFERENTIATED[kind]] if kind in DIFFERENTIATED else []
     words += f" in {', '.join(cost)}" if cost else ""
     words += f"; mean of {repeats}." if len(runs) > 1 else "."
     if test is not None:
@@ -70,7 +87,11 @@ def results_table(groups: list[Group]) -> Table:
         [
             Cell(group.label),
             Cell(count_repeats(group), len(group.runs)),
-            *(spread([r.value(when, m) for r in group.runs]) for m in metrics for when, _ in moments),
+            *(
+                spread([r.value(when, m) for r in group.runs])
+                for m in metrics
+                for when, _ in moments
+            ),
             *(spread([measure(r) for r in group.runs], say) for measure, say in COSTS.values()),
         ]
         for group in groups

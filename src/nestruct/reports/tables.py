@@ -10,6 +10,8 @@ from statistics import fmean, stdev
 
 from nestruct.wording import number
 
+NOTHING = "\N{EN DASH}"  # what an empty cell shows
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -93,7 +95,7 @@ def to_markdown(table: Table) -> str:
     """A table as Markdown has it, under its title in bold."""
     heads = [", ".join(filter(None, pair)) for pair in table.columns]
     lines = ["---" if table.is_text(c) else "---:" for c in range(len(heads))]
-    rows = [[cell.text or "–" for cell in row] for row in table.rows]
+    rows = [[cell.text or NOTHING for cell in row] for row in table.rows]
     body = "\n".join(f"| {' | '.join(map(_escaped, row))} |" for row in [heads, lines, *rows])
     notes = f"\n\n{' '.join(table.notes)}" if table.notes else ""
     return f"**{table.title}**\n\n{body}{notes}\n"
@@ -125,7 +127,7 @@ def to_csv(table: Table) -> str:
 def _td(cell: Cell, side: str) -> str:
     side = ' class="first long"' if len(cell.text) > 32 else side
     value = "" if cell.value is None else f' data-value="{_value(cell.value)}"'
-    return f"<td{side}{value}>{html.escape(cell.text) or '–'}</td>"
+    return f"<td{side}{value}>{html.escape(cell.text) or NOTHING}</td>"
 
 
 def _value(value: float) -> str:

@@ -6,6 +6,7 @@ from statistics import median_low
 from typing import Any
 
 from nestruct.reports.groups import Group
+from nestruct.reports.published import short_names
 from nestruct.reports.runs import Record, Run
 from nestruct.reports.summary import structure_noun
 
@@ -33,10 +34,11 @@ def trajectories(groups: Sequence[Group]) -> str:
     ]
     noun = structure_noun([run for _, run in same])
     noun = noun if noun == "tree" else "edges"
-    cards = [
-        _card(example, scene, same[:PANELS]) for example in range(min(EXAMPLES, len(scene["true"])))
-    ]
-    left_out = len(groups) - len(same[:PANELS])
+    panels = same[:PANELS]
+    names = short_names([run for _, run in panels], [group.label for group, _ in panels])
+    found = [(name, run) for name, (_, run) in zip(names, panels, strict=True)]
+    cards = [_card(k, scene, found) for k in range(min(EXAMPLES, len(scene["true"])))]
+    left_out = len(groups) - len(panels)
     words = (
         f"Lines fade back in time, dots are where the particles end. First the true {noun}, which "
         f"no method was shown, then what each method recovered: right edges in blue, wrong ones "
@@ -86,18 +88,18 @@ def edge_nodes(edge: int, nodes: int) -> tuple[int, int]:
     return first, first + 1 + edge
 
 
-def _card(example: int, scene: Record, shown: Sequence[tuple[Group, Run]]) -> str:
+def _card(example: int, scene: Record, shown: Sequence[tuple[str, Run]]) -> str:
     paths = scene["drawing"]["paths"][example]
     place = _placed(paths)
     true = [tuple(part) for part in scene["true"][example]]
     panels = [_panel("true", "", [(part, "true") for part in true], paths, place, trails=True)]
-    for group, run in shown:
+    for name, run in shown:
         found = [tuple(part) for part in _kept(run)["map"][example]]
         marks = [(part, "missed") for part in true if part not in found]
         marks += [(part, "right" if part in true else "wrong") for part in found]
         right = sum(part in true for part in found)
         said = f"{right} of {len(true)} edges"
-        panels.append(_panel(group.label, said, marks, paths, place))
+        panels.append(_panel(name, said, marks, paths, place))
     head = f'<h3>example {example + 1}</h3><div class="panels">'
     return f'<div class="card" data-example="{example}">{head}{"".join(panels)}</div></div>'
 

@@ -480,7 +480,7 @@ function drawCurves() {
     $("curves").hidden = true;
     return;
   }
-  const charts = data.charts.map((chart, k) => [chart, document.querySelector(`#curves figure[data-chart="${k}"]`)]);
+  const charts = data.charts.map((chart, k) => [chart, $(`chart-${k}`)]);
   $("curves-more").hidden = data.charts.every((chart) => chart.main);
   const redraw = () => charts.forEach(([chart, figure]) => drawChart(chart, figure));
 
