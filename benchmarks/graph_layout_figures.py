@@ -113,7 +113,8 @@ def curve(run: Run, metric: str, axis: str) -> list[tuple[float, float]]:
     points = []
     for record in run.validation:
         spent = run.decoded(record) if axis == "evaluations" else record["timing"].get("seconds")
-        if spent and record.get(metric) is not None:
+        # Not the untrained model: a logarithmic axis has no place for it.
+        if spent and run.decoded(record) and record.get(metric) is not None:
             points.append((float(spent), float(record[metric])))
     return points
 
@@ -125,7 +126,7 @@ def look(group: Group, k: int) -> dict[str, Any]:
     place = methods.index(name) if name in methods else len(methods) + k
     return {
         "color": COLOURS[place % len(COLOURS)],
-        "linestyle": STYLES[(place // len(COLOURS) + place) % len(STYLES)],
+        "linestyle": STYLES[(place % len(COLOURS) + 2 * (place // len(COLOURS))) % len(STYLES)],
     }
 
 

@@ -164,13 +164,16 @@ def _points(run: dict[str, Any], chart: dict[str, Any], view: dict[str, Any]) ->
     curve = run["curves"].get(chart["split"])
     if curve is None or chart["metric"] not in curve["y"]:
         return []
-    pairs = zip(curve["x"][view["x"]], curve["y"][chart["metric"]], strict=True)
+    axes = curve["x"]
     return [
         (x, y)
-        for x, y in pairs
+        for x, y, spent in zip(
+            axes[view["x"]], curve["y"][chart["metric"]], axes["evaluations"], strict=True
+        )
         if x is not None
         and y is not None
-        and (x > 0 or not view["logX"])
+        # A logarithmic axis has no place for the untrained model.
+        and (not view["logX"] or (x > 0 and spent != 0))
         and (not chart["log"] or y * chart["sign"] > 0)
     ]
 

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 
 from nestruct.reports.groups import Group
-from nestruct.reports.methods import untrained
+from nestruct.reports.methods import COST_NAMES, cost_cell, untrained
 from nestruct.reports.published import Baseline, PublishedTable, Row, published_tables
 from nestruct.reports.runs import Run
-from nestruct.reports.summary import COSTS, references
+from nestruct.reports.summary import references
 from nestruct.reports.tables import Cell, Table, spread
 
-METRICS = {"elbo": "ELBO", "f1": "F1, %"}
+METRICS = {"elbo": "ELBO", "f1": "F1 (%)"}
 OURS = {"elbo": "elbo", "f1": "f1_sample"}  # the metric of a run that a published one is
 NOT_RUN = Cell("not run")
 
@@ -48,7 +48,7 @@ def _numbers(table: PublishedTable, groups: Sequence[Group]) -> Table:
     columns = [("", "method")]
     for name in table.columns.values():
         for label in METRICS.values():
-            columns += [(name, f"{label} paper"), (name, f"{label} ours")]
+            columns += [(name, f"{label}, paper"), (name, f"{label}, ours")]
     rows = []
     for row in table.rows:
         cells = [Cell(row.method)]
@@ -79,7 +79,7 @@ def _numbers(table: PublishedTable, groups: Sequence[Group]) -> Table:
 def _costs(table: PublishedTable, groups: Sequence[Group]) -> Table:
     columns = [("", "method")]
     for name in table.columns.values():
-        columns += [(name, c) for c in ("seeds", "steps", "decoder evaluations", "wall-clock")]
+        columns += [(name, label) for label in ("seeds", *COST_NAMES)]
     rows = []
     for row in table.rows:
         cells = [Cell(row.method)]
@@ -89,16 +89,15 @@ def _costs(table: PublishedTable, groups: Sequence[Group]) -> Table:
                 cells += [NOT_RUN, *[Cell()] * 3]
                 continue
             cells.append(Cell(str(len(group.runs)), len(group.runs)))
-            for name in ("steps", "decoder evaluations", "wall-clock"):
-                measure, say = COSTS[name]
-                cells.append(spread([measure(run) for run in group.runs], say))
+            cells += [cost_cell(group, name) for name in COST_NAMES]
         rows.append(cells)
     note = (
         "Mean over seeds, of one run. A decoder evaluation is one example decoded once for "
         "training (backward passes are not counted); time includes the evaluations on validation "
         "data."
     )
-    return Table(f"{table.title}: what each cell cost", columns, rows, [note])
+    title = f"{table.title.partition(':')[0]}: what each cell cost"
+    return Table(title, columns, rows, [note])
 
 
 def _paper(row: Row, structure: str, metric: str) -> Cell:

@@ -25,7 +25,7 @@ MEANINGS = {
     "needs a list": "every structure is decoded",
 }
 FIRST = ("f1_sample", "f1_map", "elbo")  # of the metrics, where there are such
-SHORT = {"f1_sample": "F1, sampled", "f1_map": "F1, most likely", "elbo": "ELBO"}
+SHORT = {"f1_sample": "F1, sampled", "f1_map": "F1, MAP", "elbo": "ELBO"}
 HIDDEN = {"loss_published"}  # which is the ELBO without its sign
 COST_NAMES = ("steps", "decoder evaluations", "wall-clock")
 
@@ -66,7 +66,10 @@ def methods_table(groups: Sequence[Group]) -> Table:
     where = "test data" if tests else "validation data, best step"
     columns += [(where, SHORT.get(m) or metric_label(m, noun)) for m in metrics]
     columns += [("paper", {"elbo": "ELBO", "f1": "F1"}[m]) for m in printed]
-    columns += [("one run", label) for label in COST_NAMES] + [("", "device")]
+    columns += [("one run", label) for label in COST_NAMES]
+    devices = list(dict.fromkeys(map(_device, runs)))
+    several = len(devices) > 1
+    columns += [("", "device")] * several
     rows = []
     for group in groups:
         first = group.runs[0]
@@ -78,15 +81,25 @@ def methods_table(groups: Sequence[Group]) -> Table:
                 Cell(count_repeats(group), len(group.runs)),
                 *(spread([run.value(when, m) for run in group.runs]) for m in metrics),
                 *(_printed(first, m) for m in printed),
-                *(spread([COSTS[c][0](r) for r in group.runs], COSTS[c][1]) for c in COST_NAMES),
-                Cell(", ".join(dict.fromkeys(map(_device, group.runs)))),
+                *(cost_cell(group, name) for name in COST_NAMES),
+                *[Cell(", ".join(dict.fromkeys(map(_device, group.runs))))] * several,
             ]
         )
-    rest = [Cell()] * (len(printed) + len(COST_NAMES) + 1)
+    rest = [Cell()] * (len(printed) + len(COST_NAMES) + several)
     for label, space, values in without_learning(runs, metrics):
         cells = [Cell(label), *[Cell(space)] * spaces, Cell("no learning"), Cell()]
         rows.append([*cells, *(values.get(m, Cell()) for m in metrics), *rest])
-    return Table(_title(tests), columns, rows, _notes(runs, bool(tests)))
+    notes = _notes(runs, bool(tests))
+    if not several and devices[0]:
+        notes.append(f"Device: {devices[0]}.")
+    return Table(_title(tests), columns, rows, notes)
+
+
+def cost_cell(group: Group, name: str) -> Cell:
+    """What a run of a group cost, in the mean."""
+    measure, say = COSTS[name]
+    cell = spread([measure(run) for run in group.runs])
+    return Cell() if cell.value is None else Cell(say(cell.value), cell.value, cell.spread)
 
 
 def without_learning(

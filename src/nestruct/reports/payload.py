@@ -107,6 +107,8 @@ def _structures(run: Run, scenes: dict[str, int], num_runs: int) -> dict[str, An
 def _illustrations(frames: list[Record], best: int, num_runs: int) -> list[Record]:
     """What the model showed of itself: first, best, last and between, or only at the best step."""
     shown = [k for k, frame in enumerate(frames) if frame.get("model")]
+    if not shown:
+        return []
     limit = min(ILLUSTRATIONS, ALL_ILLUSTRATIONS // num_runs)
     keep = shown.index(best) if best in shown else len(shown) - 1
     kept = thin(len(shown), limit, keep=keep) if limit > 2 else range(keep, len(shown))[:1]

@@ -93,7 +93,7 @@ def to_html(table: Table) -> str:
 
 def to_markdown(table: Table) -> str:
     """A table as Markdown has it, under its title in bold."""
-    heads = [", ".join(filter(None, pair)) for pair in table.columns]
+    heads = [": ".join(filter(None, pair)) for pair in table.columns]
     lines = ["---" if table.is_text(c) else "---:" for c in range(len(heads))]
     rows = [[cell.text or NOTHING for cell in row] for row in table.rows]
     body = "\n".join(f"| {' | '.join(map(_escaped, row))} |" for row in [heads, lines, *rows])
@@ -110,7 +110,7 @@ def to_csv(table: Table) -> str:
     ]
     heads: list[str] = []
     for pair, has in zip(table.columns, with_spread, strict=True):
-        name = ", ".join(filter(None, pair))
+        name = ": ".join(filter(None, pair))
         heads += [name, f"{name}, deviation"] if has else [name]
     writer.writerow(heads)
     for row in table.rows:

@@ -325,7 +325,9 @@ function interpolate(curve, x) {
 function curveOf(run, chart, metric) {
   const curve = run.curves[chart.split];
   if (!curve || !curve.y[metric]) return null;
-  const xs = curve.x[view.x], keep = range(xs.length).filter((k) => xs[k] !== null && (!view.logX || xs[k] > 0));
+  // A logarithmic axis has no place for the untrained model.
+  const xs = curve.x[view.x], begun = (k) => xs[k] > 0 && curve.x.evaluations[k] !== 0;
+  const keep = range(xs.length).filter((k) => xs[k] !== null && (!view.logX || begun(k)));
   const value = (y) => (y === null || (isLog(chart) && y * chart.sign <= 0) ? null : y);
   return keep.length ? { xs: keep.map((k) => xs[k]), ys: keep.map((k) => value(curve.y[metric][k])) } : null;
 }
