@@ -153,7 +153,7 @@ def ticks(low: float, high: float, *, log: bool = False, sign: int = 1) -> list[
         seen = [mark for mark in marks if low * 0.999 <= mark <= high * 1.001]
         if len(seen) > 2:
             return seen
-    rough = (high - low) / 5
+    rough = (high - low) / 6
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(m * power for m in (1, 2, 5, 10) if m * power >= rough * 0.999)
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)

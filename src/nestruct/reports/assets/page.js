@@ -290,7 +290,7 @@ function ticks(low, high, log, sign = 1) {
     const seen = marks.filter((mark) => mark >= low && mark <= high);
     if (seen.length > 2) return seen;
   }
-  const rough = (high - low) / 5, power = 10 ** Math.floor(Math.log10(rough));
+  const rough = (high - low) / 6, power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].find((m) => m * power >= rough * 0.999) * power;
   const first = Math.ceil(low / step - 1e-9);
   return range(Math.floor(high / step + 1e-9) - first + 1).map((k) => Number(((first + k) * step).toPrecision(12)));
