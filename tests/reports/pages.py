@@ -1,11 +1,17 @@
-"""A page read back as a tree: what it says without its script, and that its tags are in order."""
+"""A page read back: as a tree without its script, its tags in order, and as a browser has it."""
 
 import json
+import shutil
+import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
+
+import pytest
+
+from nestruct.reports import page as page_module
 
 VOID = {"meta", "br", "input", "line", "circle", "path"}
 
@@ -86,3 +92,33 @@ def rows(page: Node, section: str, nth: int = 0) -> list[dict[str, str]]:
         names = [f"{over} {name}".strip() for over, name in zip(spans, names, strict=True)]
     body = [[cell.text for cell in row.all("td")] for row in table.one("tbody").all("tr")]
     return [dict(zip(names, cells, strict=True)) for cells in body]
+
+
+# ------------------------------------------------------------------ in a browser
+
+BROWSER = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
+in_browser = pytest.mark.skipif(BROWSER is None, reason="no Chromium or Chrome on this machine")
+
+
+def opened(page: Path) -> tuple[str, list[str]]:
+    """The document as the browser has it after its scripts ran, and what it complained about."""
+    flags = (
+        "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-sync "
+        "--disable-background-networking --disable-component-update --enable-logging=stderr "
+        f"--user-data-dir={page.parent / 'profile'} --virtual-time-budget=5000 --dump-dom"
+    )
+    command = [str(BROWSER), *flags.split(), page.resolve().as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    shutil.rmtree(page.parent / "profile", ignore_errors=True)
+    assert "</html>" in done.stdout, done.stderr
+    return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+
+
+def with_script(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+    """Adds code to the page's own script: what a user would do, or a mistake."""
+    asset = page_module._asset
+    monkeypatch.setattr(
+        page_module, "_asset", lambda name: asset(name) + (code if name == "page.js" else "")
+    )

@@ -75,6 +75,51 @@ def test_subsets_of_pairs_are_edges_too(trained):
     assert num_nodes(read_run(trained["sst"])) == 10
 
 
+@pages.in_browser
+def test_a_browser_compares_methods_without_complaint(trained, tmp_path, monkeypatch):
+    pages.with_script(
+        monkeypatch,
+        """
+        const click = (selector) => document.querySelectorAll(selector).forEach((e) => e.click());
+        for (const axis of ["step", "seconds", "evaluations"]) click(`input[value=${axis}]`);
+        const lines = () => document.querySelectorAll("#curves-main path.mean").length;
+        const counts = ["linear", "log", "suits"].map((scale) => {
+          click(`input[name=y][value=${scale}]`);
+          return lines();
+        });
+        document.body.dataset.lines = counts.join(" ");
+        const heads = document.querySelectorAll("#methods thead tr:last-child th");
+        const first = () => document.querySelector("#methods tbody td").textContent;
+        const index = [...heads].findIndex((head) => head.textContent === "ELBO");
+        const value = (row) => row.cells[index].dataset.value;
+        heads[index].querySelector("button").click();
+        const rows = [...document.querySelector("#methods tbody").rows];
+        document.body.dataset.order = rows.map((row) => value(row) || "none").join(" ");
+        """,
+    )
+    write_page(trained.values(), tmp_path / "page.html")
+    dom, complaints = pages.opened(tmp_path / "page.html")
+    assert complaints == []
+    assert 'data-lines="9 9 9"' in dom  # three groups in three charts, an ELBO's logarithm too
+    found = re.search(r'data-order="([^"]*)"', dom)
+    assert found
+    values = found[1].split()
+    numbers = [float(value) for value in values if value != "none"]
+    assert numbers == sorted(numbers)
+    assert values[: len(numbers)] == [value for value in values if value != "none"]
+    assert len(numbers) == 5  # three groups and two untrained models
+    assert "NaN" not in dom
+
+
+@pages.in_browser
+def test_a_page_of_one_method_shows_its_trees_once(trained, tmp_path):
+    write_page([trained["sst"]], tmp_path / "page.html")
+    dom, complaints = pages.opened(tmp_path / "page.html")
+    assert complaints == []
+    assert '<section id="trajectories" hidden="">' in dom
+    assert re.search(r'<section id="structures">', dom)
+
+
 def test_of_several_seeds_the_middle_one_is_drawn(tmp_path):
     scene = {"format": 1, "structure": "SpanningTree", "options": {}, "true": [[[0]]]}
     frames = [{"step": 0, "map": [[[0]]]}]

@@ -4,8 +4,6 @@ import importlib
 import json
 import os
 import re
-import shutil
-import subprocess
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,6 @@ import nestruct
 from nestruct import InputError
 from nestruct.data import Patterns
 from nestruct.models import CategoricalVAE
-from nestruct.reports import page as page_module
 from nestruct.reports import write_page
 from nestruct.reports.curves import thin
 from nestruct.reports.tables import NOTHING
@@ -314,32 +311,7 @@ def test_mistakes_leave_nothing_behind(runs, tmp_path, monkeypatch):
 
 # ------------------------------------------------------------------ in a browser
 
-BROWSER = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
-)
-in_browser = pytest.mark.skipif(BROWSER is None, reason="no Chromium or Chrome on this machine")
-
-
-def opened(page: Path) -> tuple[str, list[str]]:
-    """The document as the browser has it after its scripts ran, and what it complained about."""
-    flags = (
-        "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-sync "
-        "--disable-background-networking --disable-component-update --enable-logging=stderr "
-        f"--user-data-dir={page.parent / 'profile'} --virtual-time-budget=5000 --dump-dom"
-    )
-    command = [str(BROWSER), *flags.split(), page.resolve().as_uri()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    shutil.rmtree(page.parent / "profile", ignore_errors=True)
-    assert "</html>" in done.stdout, done.stderr
-    return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
-
-
-def with_script(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
-    """Adds code to the page's own script: what a user would do, or a mistake."""
-    asset = page_module._asset
-    monkeypatch.setattr(
-        page_module, "_asset", lambda name: asset(name) + (code if name == "page.js" else "")
-    )
+in_browser, opened, with_script = pages.in_browser, pages.opened, pages.with_script
 
 
 def edges(dom: str, panel: str) -> Counter[str]:

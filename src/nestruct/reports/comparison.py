@@ -1,5 +1,6 @@
 """Our runs in the form of a published table, its numbers beside ours, and what each cell cost."""
 
+import math
 from collections.abc import Sequence
 
 from nestruct.reports.groups import Group
@@ -39,7 +40,8 @@ def chosen(
 
     def worth(group: Group) -> tuple[int, float]:
         best = spread([run.value("best", "elbo") for run in group.runs]).value
-        return sum(run.finished for run in group.runs), float("-inf") if best is None else best
+        tested = sum(run.value("test", "elbo") is not None for run in group.runs)
+        return tested, -math.inf if best is None else best
 
     return max(found, key=worth, default=None)
 

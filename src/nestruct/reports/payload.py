@@ -6,6 +6,7 @@ from typing import Any
 
 from nestruct.reports.curves import charts, looks, run_curves, short, thin
 from nestruct.reports.groups import Group
+from nestruct.reports.published import structure_name
 from nestruct.reports.runs import Record, Run
 from nestruct.reports.summary import count_repeats
 from nestruct.reports.trajectories import num_nodes
@@ -17,7 +18,7 @@ FRAMES, ALL_FRAMES = 60, 600
 # The same for frames that show the model itself, each 20 images: 16 kB where they have 784 pixels,
 # and 1.4 MB for the page of 50 such runs.
 ILLUSTRATIONS, ALL_ILLUSTRATIONS = 12, 48
-SHOWN = 12  # groups whose curves are drawn at first
+SHOWN = 12  # groups of a latent space whose curves are drawn at first
 
 
 def payload(groups: Sequence[Group], names: Sequence[str]) -> dict[str, Any]:
@@ -49,11 +50,13 @@ def payload(groups: Sequence[Group], names: Sequence[str]) -> dict[str, Any]:
         "runs": entries,
         "scenes": [json.loads(text) for text in scenes],
         "charts": charts(groups),
-        "view": _view(entries, len(groups), decoded),
+        "view": _view(entries, groups, decoded),
     }
 
 
-def _view(entries: Sequence[dict[str, Any]], num_groups: int, decoded: bool) -> dict[str, Any]:
+def _view(
+    entries: Sequence[dict[str, Any]], groups: Sequence[Group], decoded: bool
+) -> dict[str, Any]:
     """What curves are drawn against at first: methods are compared by what they cost."""
     counted = any(
         count
@@ -62,11 +65,14 @@ def _view(entries: Sequence[dict[str, Any]], num_groups: int, decoded: bool) -> 
         for count in curve["x"]["evaluations"]
     )
     evaluations = "decoder evaluations (one example each)" if decoded else "forward evaluations"
-    compare = num_groups > 1 and counted
+    compare = len(groups) > 1 and counted
+    spaces: dict[str | None, list[int]] = {}
+    for k, group in enumerate(groups):
+        spaces.setdefault(structure_name(group.runs[0]), []).append(k)
     return {
         "x": "evaluations" if compare else "step",
         "logX": compare,
-        "shown": list(range(min(SHOWN, num_groups))),
+        "shown": sorted(k for members in spaces.values() for k in members[:SHOWN]),
         "names": {"step": "step", "evaluations": evaluations, "seconds": "seconds"},
     }
 

@@ -54,9 +54,14 @@ def sentence(group: Group) -> str:
         known = references(runs[0], metric)
         beside = ", ".join(f"{what} {number(value)}" for what, value in known.items())
         words += f" ({beside})" if beside else ""
-    costs = [_mean(map(COSTS[key][0], runs)) for key in ("wall-clock", "evaluations")]
-    cost = [duration(costs[0])] if costs[0] is not None else []
-    cost += [f"{count(costs[1])} forward evaluations"] if costs[1] else []
+    seconds, forward, decoded = (
+        _mean(map(COSTS[key][0], runs))
+        for key in ("wall-clock", "evaluations", "decoder evaluations")
+    )
+    cost = [duration(seconds)] if seconds is not None else []
+    if decoded or forward:
+        kind = "decoder" if decoded else "forward"
+        cost.append(f"{count(decoded or forward or 0)} {kind} evaluations")
     kind = KINDS.get(str(runs[0].option("estimator.name")), "")
     cost += [DIFFERENTIATED[kind]] if kind in DIFFERENTIATED else []
     words += f" in {', '.join(cost)}" if cost else ""

@@ -11,7 +11,7 @@ from nestruct.reports.runs import Record, Run
 from nestruct.reports.summary import structure_noun
 
 SIZE, PAD = 150, 14
-EXAMPLES = 4
+EXAMPLES, MORE_EXAMPLES = 4, 6  # more of them where at most two methods are compared
 PANELS = 9  # methods beside the truth
 Part = Sequence[int]
 
@@ -37,7 +37,8 @@ def trajectories(groups: Sequence[Group]) -> str:
     panels = same[:PANELS]
     names = short_names([run for _, run in panels], [group.label for group, _ in panels])
     found = [(name, run) for name, (_, run) in zip(names, panels, strict=True)]
-    cards = [_card(k, scene, found) for k in range(min(EXAMPLES, len(scene["true"])))]
+    examples = EXAMPLES if len(found) > 2 else MORE_EXAMPLES
+    cards = [_card(k, scene, found) for k in range(min(examples, len(scene["true"])))]
     left_out = len(groups) - len(panels)
     words = (
         f"Lines fade back in time, dots are where the particles end. First the true {noun}, which "
