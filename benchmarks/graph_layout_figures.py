@@ -16,17 +16,23 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from nestruct.reports import Group, Run, find_runs, read_groups
 from nestruct.reports.charts import combine
 from nestruct.reports.comparison import chosen
 from nestruct.reports.published import method_name, published_tables, short_names, structure_name
 from nestruct.reports.summary import references
+from nestruct.wording import count
 
 ROOT = Path(__file__).parent.parent
 RUNS, FIGURES = ROOT / "results" / "graph-layout", ROOT / "docs" / "figures"
-# Okabe and Ito's colours, which the colour-blind can tell apart; a method keeps its own.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+# Okabe and Ito's colours, which the colour-blind can tell apart, in the order of Table 1's rows: the
+# three REINFORCE in grey, told apart by their dashes.
+COLOURS = (
+    *("#999999", "#999999", "#999999", "#CC79A7", "#E69F00"),
+    *("#56B4E9", "#009E73", "#0072B2", "#D55E00"),
+)
 STYLES = ("-", "--", ":", "-.")
 METRICS = {
     "f1_sample": ("F1 of a sampled structure", (0, 1)),
@@ -66,6 +72,9 @@ def draw(groups: Sequence[Group], path: Path) -> None:
             for k, (group, name) in enumerate(zip(groups, names, strict=True)):
                 draw_group(place, group, name, metric, axis, look(group, k))
             place.set(xscale="log", xlabel=title, ylim=limits)
+            place.xaxis.set_major_locator(LogLocator(subs=(1, 3)))
+            place.xaxis.set_major_formatter(lambda value, _: count(value))
+            place.xaxis.set_minor_formatter(NullFormatter())
             place.spines[["top", "right"]].set_visible(False)
             place.grid(alpha=0.25)
             if metric == "f1_sample":
@@ -109,13 +118,13 @@ def draw_references(place: Any, runs: Sequence[Run]) -> None:
         above = value
 
 
-def curve(run: Run, metric: str, axis: str) -> list[tuple[float, float]]:
+def curve(run: Run, metric: str, axis: str) -> list[tuple[int, float, float]]:
     points = []
     for record in run.validation:
         spent = run.decoded(record) if axis == "evaluations" else record["timing"].get("seconds")
         # Not the untrained model: a logarithmic axis has no place for it.
         if spent and run.decoded(record) and record.get(metric) is not None:
-            points.append((float(spent), float(record[metric])))
+            points.append((record["step"], float(spent), float(record[metric])))
     return points
 
 
@@ -124,10 +133,7 @@ def look(group: Group, k: int) -> dict[str, Any]:
     methods = [row.method for table in published_tables() for row in table.rows]
     name = method_name(group.runs[0])
     place = methods.index(name) if name in methods else len(methods) + k
-    return {
-        "color": COLOURS[place % len(COLOURS)],
-        "linestyle": STYLES[(place % len(COLOURS) + 2 * (place // len(COLOURS))) % len(STYLES)],
-    }
+    return {"color": COLOURS[place % len(COLOURS)], "linestyle": STYLES[place % len(STYLES)]}
 
 
 if __name__ == "__main__":

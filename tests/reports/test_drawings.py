@@ -3,6 +3,8 @@
 import importlib
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import layouts
@@ -177,13 +179,14 @@ def test_losses_of_different_models_carry_a_warning(trained):
     assert notes["elbo"] == ""
 
 
-def test_a_mean_is_taken_where_all_runs_have_values():
-    line = combine([[(0, 0.0), (2, 2.0), (4, 4.0)], [(1, 3.0), (4, 6.0)]])
+def test_a_mean_is_taken_at_the_steps_that_all_runs_have():
+    fast, slow = [(0, 0.0, 5.0), (2, 1.0, 2.0), (4, 2.0, 4.0)], [(2, 7.0, 4.0), (4, 14.0, 8.0)]
+    line = combine([fast, slow])
     assert line is not None
-    assert line.xs == [1, 2, 4]
-    assert line.mean == [2.0, 3.0, 5.0]
-    assert (line.low, line.high) == ([1.0, 2.0, 4.0], [3.0, 4.0, 6.0])
-    assert combine([[(0, 1.0)], [(1, 1.0)]]) is None
+    assert line.xs == [4.0, 8.0]
+    assert line.mean == [3.0, 6.0]
+    assert (line.low, line.high) == ([2.0, 4.0], [4.0, 8.0])
+    assert combine([[(0, 1.0, 1.0)], [(1, 1.0, 1.0)]]) is None
     assert combine([]) is None
 
 
@@ -203,3 +206,13 @@ def test_many_runs_with_structures_make_a_page(tmp_path):
     write_page(folders, tmp_path / "page.html")
     runs = pages.payload(tmp_path / "page.html")["runs"]
     assert [run["structures"]["illustrations"] for run in runs] == [[]] * 30
+
+
+def test_the_figures_of_the_documentation_are_drawn_from_whatever_is_there(trained, tmp_path):
+    script = Path(__file__).parents[2] / "benchmarks" / "graph_layout_figures.py"
+    command = [sys.executable, str(script), str(trained["sst"].parent), str(tmp_path / "figures")]
+    subprocess.run(command, check=True, timeout=120, stdout=subprocess.DEVNULL)
+    drawn = sorted(path.name for path in (tmp_path / "figures").iterdir())
+    assert drawn == ["graph-layout-k-subset.png", "graph-layout-spanning-tree.png"]
+    for name in drawn:
+        assert (tmp_path / "figures" / name).read_bytes().startswith(b"\x89PNG")

@@ -5,8 +5,8 @@ What a page shows before its script takes over, and all that it shows where ther
 
 import html
 import math
-from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from nestruct.reports.curves import thin
@@ -17,7 +17,10 @@ LEFT, RIGHT, TOP, BOTTOM = 58, WIDTH - 20, 12, HEIGHT - 42
 POINTS = 100  # that a line keeps
 DASHES = ("", "8 4", "2 3", "10 3 2 3")
 COLOURS = 7  # that page.css has
-Points = list[tuple[float, float]]
+BAND = (
+    "Line: mean of the runs, up to the last step that all have. Band: smallest to largest of them."
+)
+Points = list[tuple[int, float, float]]  # step, position, value
 
 
 class Series(NamedTuple):
@@ -76,8 +79,7 @@ def draw_chart(
         parts.append(_text(RIGHT, y + 12 if y - above < 14 else y - 5, "end", label, "axis halo"))
         above = y
     several = any(len([r for r in runs if r["group"] == k]) > 1 for k in lines)
-    words = "Line: mean of the runs, where all have values. Band: smallest to largest of them."
-    caption = " ".join(filter(None, [words if several else "", chart["note"]]))
+    caption = " ".join(filter(None, [BAND if several else "", chart["note"]]))
     return (
         f'{title}<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" data-figure="curve" '
         f'aria-label="{html.escape(chart["label"])} against {html.escape(name)}">'
@@ -94,17 +96,16 @@ def swatch(look: int) -> str:
 
 
 def combine(curves: Sequence[Points]) -> Series | None:
-    """Mean and range over runs, at the positions where all of them have values."""
-    if not curves:
-        return None
-    grid = sorted({x for points in curves for x, _ in points})
-    grid = [grid[k] for k in thin(len(grid), POINTS)]
+    """Mean and range over runs of one configuration, at the steps that all of them have.
+
+    Runs are compared step by step, whatever time a step took in each: positions are means too.
+    """
+    by_step = [{step: (x, y) for step, x, y in points} for points in curves]
+    common = sorted(set.intersection(*map(set, by_step))) if by_step else []
     found = []
-    for x in grid:
-        values = [_at(points, x) for points in curves]
-        known = [value for value in values if value is not None]
-        if len(known) == len(values):
-            found.append((x, sum(known) / len(known), min(known), max(known)))
+    for step in (common[k] for k in thin(len(common), POINTS)):
+        xs, ys = zip(*(points[step] for points in by_step), strict=True)
+        found.append((fmean(xs), fmean(ys), min(ys), max(ys)))
     return Series(*(list(column) for column in zip(*found, strict=True))) if found else None
 
 
@@ -165,29 +166,16 @@ def _points(run: dict[str, Any], chart: dict[str, Any], view: dict[str, Any]) ->
     if curve is None or chart["metric"] not in curve["y"]:
         return []
     axes = curve["x"]
+    columns = (axes["step"], axes[view["x"]], curve["y"][chart["metric"]], axes["evaluations"])
     return [
-        (x, y)
-        for x, y, spent in zip(
-            axes[view["x"]], curve["y"][chart["metric"]], axes["evaluations"], strict=True
-        )
+        (step, x, y)
+        for step, x, y, spent in zip(*columns, strict=True)
         if x is not None
         and y is not None
         # A logarithmic axis has no place for the untrained model.
         and (not view["logX"] or (x > 0 and spent != 0))
         and (not chart["log"] or y * chart["sign"] > 0)
     ]
-
-
-def _at(points: Points, x: float) -> float | None:
-    """A curve at x, straight between its points; None outside them."""
-    after = bisect_left(points, x, key=lambda point: point[0])
-    if after == len(points) or (after == 0 and points[0][0] > x):
-        return None
-    x1, y1 = points[after]
-    if x1 == x:
-        return y1
-    x0, y0 = points[after - 1]
-    return y0 + (y1 - y0) * (x - x0) / (x1 - x0)
 
 
 def _unit(view: dict[str, Any], longest: float) -> tuple[float, str]:

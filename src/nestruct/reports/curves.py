@@ -13,19 +13,19 @@ from nestruct.reports.summary import metric_label, references, structure_noun
 WIDE = 30.0
 
 
-def run_curves(run: Run, limit: int, *, decoded: bool) -> dict[str, Any]:
-    """Per split: the axes to draw against, and every metric, thinned together.
+def run_curves(run: Run, steps: dict[str, set[int]], *, decoded: bool) -> dict[str, Any]:
+    """Per split: the axes to draw against, and every metric.
 
     Args:
         run: The run.
-        limit: The most points that a curve keeps.
+        steps: Which steps of each split are kept; the last one always is.
         decoded: Whether evaluations are counted in examples decoded, not in minibatches.
     """
     curves = {}
     for split, records in run.records.items():
         if split == "test":
             continue
-        kept = [records[k] for k in thin(len(records), limit)]
+        kept = [r for r in records if r["step"] in steps[split] or r is records[-1]]
         axes = {
             "step": [record["step"] for record in kept],
             "evaluations": [
@@ -37,6 +37,19 @@ def run_curves(run: Run, limit: int, *, decoded: bool) -> dict[str, Any]:
         names = [m for m in metric_names(records) if m not in HIDDEN]
         curves[split] = {"x": axes, "y": {m: [short(r.get(m)) for r in kept] for m in names}}
     return curves
+
+
+def kept_steps(runs: Sequence[Run], limit: int) -> dict[str, set[int]]:
+    """At most so many steps of each split, the same for all runs of a group."""
+    every: dict[str, set[int]] = {}
+    for run in runs:
+        for split, records in run.records.items():
+            every.setdefault(split, set()).update(record["step"] for record in records)
+    kept = {}
+    for split, steps in every.items():
+        ordered = sorted(steps)
+        kept[split] = {ordered[k] for k in thin(len(ordered), limit)}
+    return kept
 
 
 def charts(groups: Sequence[Group]) -> list[dict[str, Any]]:

@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from nestruct.reports.curves import charts, looks, run_curves, short, thin
+from nestruct.reports.curves import charts, kept_steps, looks, run_curves, short, thin
 from nestruct.reports.groups import Group
 from nestruct.reports.published import structure_name
 from nestruct.reports.runs import Record, Run
@@ -32,12 +32,14 @@ def payload(groups: Sequence[Group], names: Sequence[str]) -> dict[str, Any]:
     group_of = [k for k, group in enumerate(groups) for _ in group.runs]
     decoded = all(run.examples_per_evaluation for run in runs)
     scenes: dict[str, int] = {}
+    limit = _share(POINTS, ALL_POINTS, len(runs))
+    steps = [kept_steps(group.runs, limit) for group in groups]
     entries = [
         {
             "name": name,
             "group": k,
             "seed": None if run.seed is None else str(run.seed),
-            "curves": run_curves(run, _share(POINTS, ALL_POINTS, len(runs)), decoded=decoded),
+            "curves": run_curves(run, steps[k], decoded=decoded),
             "structures": _structures(run, scenes, len(runs)),
         }
         for name, run, k in zip(names, runs, group_of, strict=True)

@@ -6,13 +6,13 @@ from statistics import median_low
 from typing import Any
 
 from nestruct.reports.groups import Group
-from nestruct.reports.published import short_names
+from nestruct.reports.published import short_names, structure_name
 from nestruct.reports.runs import Record, Run
 from nestruct.reports.summary import structure_noun
 
 SIZE, PAD = 150, 14
 EXAMPLES, MORE_EXAMPLES = 4, 6  # more of them where at most two methods are compared
-PANELS = 9  # methods beside the truth
+PANELS = 9  # methods of each latent space beside the truth
 Part = Sequence[int]
 
 
@@ -34,7 +34,12 @@ def trajectories(groups: Sequence[Group]) -> str:
     ]
     noun = structure_noun([run for _, run in same])
     noun = noun if noun == "tree" else "edges"
-    panels = same[:PANELS]
+    spaces = dict.fromkeys(structure_name(run) for _, run in same)
+    panels = [
+        pair
+        for space in spaces
+        for pair in [pair for pair in same if structure_name(pair[1]) == space][:PANELS]
+    ]
     names = short_names([run for _, run in panels], [group.label for group, _ in panels])
     found = [(name, run) for name, (_, run) in zip(names, panels, strict=True)]
     examples = EXAMPLES if len(found) > 2 else MORE_EXAMPLES
@@ -94,7 +99,9 @@ def _card(example: int, scene: Record, shown: Sequence[tuple[str, Run]]) -> str:
     place = _placed(paths)
     true = [tuple(part) for part in scene["true"][example]]
     panels = [_panel("true", "", [(part, "true") for part in true], paths, place, trails=True)]
-    for name, run in shown:
+    for k, (name, run) in enumerate(shown):
+        if k and structure_name(run) != structure_name(shown[k - 1][1]):
+            panels.append('<div class="break"></div>')
         found = [tuple(part) for part in _kept(run)["map"][example]]
         marks = [(part, "missed") for part in true if part not in found]
         marks += [(part, "right" if part in true else "wrong") for part in found]

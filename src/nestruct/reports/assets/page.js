@@ -329,11 +329,12 @@ function curveOf(run, chart, metric) {
   const xs = curve.x[view.x], begun = (k) => xs[k] > 0 && curve.x.evaluations[k] !== 0;
   const keep = range(xs.length).filter((k) => xs[k] !== null && (!view.logX || begun(k)));
   const value = (y) => (y === null || (isLog(chart) && y * chart.sign <= 0) ? null : y);
-  return keep.length ? { xs: keep.map((k) => xs[k]), ys: keep.map((k) => value(curve.y[metric][k])) } : null;
+  return keep.length ? { steps: keep.map((k) => curve.x.step[k]), xs: keep.map((k) => xs[k]),
+    ys: keep.map((k) => value(curve.y[metric][k])) } : null;
 }
 
-// Mean and band of a group. Over several runs the mean is taken where all of them have values, so
-// that it never jumps because one of them ended.
+// Mean and band of a group. Several runs are compared step by step, whatever time a step took in
+// each, and only at steps that all of them have: the mean never jumps because one of them ended.
 function seriesOf(k, chart) {
   const runs = data.runs.filter((run) => run.group === k && curveOf(run, chart, chart.metric));
   const singles = runs.map((run) => curveOf(run, chart, chart.metric));
@@ -346,12 +347,13 @@ function seriesOf(k, chart) {
     });
     return { k, singles, xs, mean: ys, low: shift(-1), high: shift(1) };
   }
-  const union = [...new Set(singles.flatMap((curve) => curve.xs))].sort((a, b) => a - b);
-  const stride = Math.ceil(union.length / 400);
-  const xs = union.filter((_, i) => i % stride === 0 || i === union.length - 1);
-  const columns = xs.map((x) => singles.map((curve) => interpolate(curve, x)));
+  const places = singles.map((curve) => new Map(curve.steps.map((step, i) => [step, i])));
+  const steps = singles[0].steps.filter((step) => places.every((place) => place.has(step)));
+  const average = (values) => values.reduce((a, b) => a + b) / values.length;
+  const at = (step, key) => singles.map((curve, i) => curve[key][places[i].get(step)]);
+  const columns = steps.map((step) => at(step, "ys")), xs = steps.map((step) => average(at(step, "xs")));
   const over = (reduce) => columns.map((values) => (values.every(known) ? reduce(values) : null));
-  const mean = over((values) => values.reduce((a, b) => a + b) / values.length);
+  const mean = over(average);
   return { k, singles, xs, mean, low: over((values) => Math.min(...values)), high: over((values) => Math.max(...values)) };
 }
 
@@ -400,7 +402,7 @@ function drawSeries(s, X, Y) {
 function caption(series, chart) {
   const several = series.some((s) => s.singles.length > 1), alone = series.some((s) => s.singles.length === 1 && s.low);
   return [
-    several ? "Line: mean of the runs, where all have values. Band: smallest to largest of them." : "",
+    several ? "Line: mean of the runs, up to the last step that all have. Band: smallest to largest of them." : "",
     chart.note,
     alone ? `${several ? "One run alone, band" : "Band"}: ± one standard deviation, as the run noted it (${chart.spread}).` : "",
   ].join(" ");
@@ -413,7 +415,7 @@ function drawChart(chart, figure) {
   const marks = [...new Map(shown.map(([label, value]) => [`${label} ${value}`, { label, value }])).values()]
     .sort((a, b) => b.value - a.value);
   const lines = series.flatMap((s) => [s.mean, s.low || [], s.high || [], ...(view.singles ? s.singles.map((c) => c.ys) : [])]);
-  const xs = series.flatMap((s) => s.singles.flatMap((c) => c.xs)), ys = lines.flat().filter(known);
+  const xs = series.flatMap((s) => [...s.xs, ...(view.singles ? s.singles.flatMap((c) => c.xs) : [])]), ys = lines.flat().filter(known);
   const title = html("h3", {}, chart.label);
   if (!ys.length) return figure.replaceChildren(title, html("figcaption", {}, "Nothing to draw with these choices."));
 
