@@ -27,8 +27,8 @@ from nestruct.wording import count
 
 ROOT = Path(__file__).parent.parent
 RUNS, FIGURES = ROOT / "results" / "graph-layout", ROOT / "docs" / "figures"
-# Okabe and Ito's colours, which the colour-blind can tell apart, in the order of Table 1's rows: the
-# three REINFORCE in grey, told apart by their dashes.
+# Okabe and Ito's colours, which the colour-blind can tell apart, in the order of Table 1's rows;
+# the three REINFORCE in grey, told apart by their dashes.
 COLOURS = (
     *("#999999", "#999999", "#999999", "#CC79A7", "#E69F00"),
     *("#56B4E9", "#009E73", "#0072B2", "#D55E00"),

@@ -31,6 +31,15 @@ from nestruct.reports.trajectories import trajectories
 
 # What is no one else's: shown with the run, not in the table of environments.
 ORIGIN_KEYS = ("command", "started")
+# Filled and shown by the script, which lets one choose a run and a step.
+STRUCTURES = """<section id="structures" hidden>
+  <h2>Structures as they were learnt</h2>
+  <p class="note" id="structures-note"></p>
+  <div class="controls" id="structures-controls"></div>
+  <div class="legend" id="structures-legend"></div>
+  <div class="cards" id="structures-cards"></div>
+</section>
+"""
 SENTENCES = 4  # groups that are told at length; of more, the table of methods tells first
 
 
@@ -92,6 +101,9 @@ def _document(groups: list[Group], title: str) -> str:
         "sentences": _sentences(groups),
         "about": _about(len(runs)),
         "trajectories": _section("trajectories", "Trajectories", paths) if paths else "",
+        # Of one run they are what there is to see; of several, methods are compared first.
+        "structures_first": STRUCTURES if len(groups) == 1 else "",
+        "structures_last": STRUCTURES if len(groups) > 1 else "",
         "tables": "".join(_table_section(table) for table in report_tables(groups)),
         "legend": _legend(data),
         "charts": _charts(data, main=True),

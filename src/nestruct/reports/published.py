@@ -136,9 +136,14 @@ def structure_name(run: Run) -> str | None:
 def short_names(runs: Sequence[Run], labels: Sequence[str]) -> list[str]:
     """Names for tight places: method and latent space where that tells runs apart, else labels."""
     several = len({structure_name(run) for run in runs}) > 1
+    methods = [method_name(run) or "" for run in runs]
+    briefs = [method.partition(",")[0] for method in methods]
+    # "NES, a minibatch per pair" is "NES" where there is no other.
+    if len(set(briefs)) == len(set(methods)):
+        methods = briefs
     names = [
-        ", ".join(filter(None, [method_name(run), structure_name(run) if several else None]))
-        for run in runs
+        ", ".join(filter(None, [method, structure_name(run) if several else None]))
+        for method, run in zip(methods, runs, strict=True)
     ]
     return [
         name if name and names.count(name) == 1 else label
