@@ -13,6 +13,8 @@ def number(value: float | None, like: float | None = None) -> str:
     if value is None or not math.isfinite(value):
         return "not finite"
     size = abs(value if like is None else like)
+    if size >= 1e7:
+        return f"{value:.3g}"
     if size >= 1000 or size == 0:
         return f"{value:,.0f}"
     if size < 0.01:

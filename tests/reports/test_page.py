@@ -4,8 +4,6 @@ import importlib
 import json
 import os
 import re
-import shutil
-import subprocess
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -17,13 +15,14 @@ import nestruct
 from nestruct import InputError
 from nestruct.data import Patterns
 from nestruct.models import CategoricalVAE
-from nestruct.reports import page as page_module
 from nestruct.reports import write_page
-from nestruct.reports.page import thin
+from nestruct.reports.curves import thin
+from nestruct.reports.tables import NOTHING
 from nestruct.wording import count, duration, number
 
-# The one helper that writes run folders; mypy knows that file by another name.
+# The helpers that write run folders and read pages; mypy knows those files by other names.
 write_run = importlib.import_module("reports.test_runs").write_run
+pages = importlib.import_module("reports.pages")
 
 TRUE = [[[0], [4], [7]], [[1], [2], [3]]]
 FIRST = [[[0], [1], [2]], [[1], [2], [3]]]
@@ -41,13 +40,7 @@ FRAMES = [{"step": 0, "map": FIRST}, {"step": 40, "map": LAST}]
 HOSTILE = "</script><script>document.title = 'owned'</script><b>& {{data}}"
 
 
-def made(path: Path) -> dict[str, Any]:
-    """The data inside a page."""
-    found = re.search(
-        r'<script type="application/json" id="data">(.*?)</script>', path.read_text(), re.S
-    )
-    assert found
-    return json.loads(found[1])
+made = pages.payload  # the data inside a page
 
 
 @pytest.fixture
@@ -61,13 +54,13 @@ def runs(tmp_path: Path) -> list[Path]:
 
 def test_a_page_says_what_came_out(runs, tmp_path):
     write_page(runs, tmp_path / "page.html")
-    data = made(tmp_path / "page.html")
-    assert data["title"] == "Small trees"
-    assert [group["sentence"] for group in data["groups"]] == [
-        "F1 of the most likely tree rose from 0.410 to 0.710 (chance 0.400, shortest tree 0.700) "
-        "in 1 min 20 s, 4 k forward evaluations, no gradient; mean of 3 seeds. "
+    page, data = pages.parse(tmp_path / "page.html"), made(tmp_path / "page.html")
+    assert page.one("h1").text == page.one("title").text == "Small trees"
+    assert [sentence.text for sentence in page.all("p", kind="sentence")] == [
+        "sigma 0.1F1 of the most likely tree rose from 0.410 to 0.710 (chance 0.400, shortest tree "
+        "0.700) in 1 min 20 s, 4 k forward evaluations, no gradient; mean of 3 seeds. "
         "On test data: 0.710.",
-        "F1 of the most likely structure rose from 0.400 to 0.600 in 40 s, 2 k forward "
+        "sigma 0.3F1 of the most likely structure rose from 0.400 to 0.600 in 40 s, 2 k forward "
         "evaluations, no gradient. Unfinished at step 20.",
     ]
     assert [run["name"] for run in data["runs"]] == ["seed0", "seed1", "seed2", "b"]
@@ -84,38 +77,30 @@ def test_a_page_says_what_came_out(runs, tmp_path):
 
 def test_results_are_means_and_standard_deviations_over_seeds(runs, tmp_path):
     write_page(runs, tmp_path / "page.html")
-    table = made(tmp_path / "page.html")["results"]
-    names = [" ".join(column).strip() for column in table["columns"]]
-    row = dict(zip(names, table["rows"][0], strict=True))
-    assert row["F1 of the most likely tree test"]["text"] == "0.710 ± 0.010"
-    assert row["F1 of the most likely tree test"]["value"] == pytest.approx(0.71)
-    assert row["loss best step"]["text"] == "7.250"
-    assert row["runs"]["text"] == "3 seeds"
-    costs = [row[f"cost of one run {key}"]["text"] for key in ("wall-clock", "in the solver")]
+    row, other = pages.rows(pages.parse(tmp_path / "page.html"), "results")
+    assert row["F1 of the most likely tree test"] == "0.710 ± 0.010"
+    assert row["loss best step"] == "7.250"
+    assert row["runs"] == "3 seeds"
+    costs = [row[f"cost of one run {key}"] for key in ("wall-clock", "in the solver")]
     assert costs == ["1 min 20 s", "25 %"]
-    other = dict(zip(names, table["rows"][1], strict=True))
-    assert other["loss test"] == {"text": "", "value": None}
+    assert other["loss test"] == NOTHING
 
 
 def test_what_differs_between_groups_is_marked(runs, tmp_path):
     write_page(runs, tmp_path / "page.html")
-    data = made(tmp_path / "page.html")
-    rows = {row["key"]: row for row in data["configuration"]["rows"]}
-    assert rows["estimator.sigma"] == {
-        "key": "estimator.sigma",
-        "values": ["0.1", "0.3"],
-        "differs": True,
+    page = pages.parse(tmp_path / "page.html")
+    rows = {row["key"]: row for row in pages.rows(page, "configuration")}
+    assert rows["≠ estimator.sigma"] == {
+        "key": "≠ estimator.sigma",
+        "sigma 0.1": "0.1",
+        "sigma 0.3": "0.3",
     }
-    assert rows["seed"]["values"] == ["0, 1, 2", "0"]
-    assert rows["training.maximize"] == {
-        "key": "training.maximize",
-        "values": ["false"] * 2,
-        "differs": False,
-    }
-    assert data["environment"]["columns"] == ["seed0, seed1, seed2, b"]
+    assert rows["≠ seed"]["sigma 0.1"] == "0, 1, 2"
+    assert rows["training.maximize"]["sigma 0.3"] == "false"
+    marked = page.one(id="configuration").all("tr", kind="differs")
+    assert [row.children[0].text for row in marked] == ["≠ seed", "≠ estimator.sigma"]
     assert (
-        data["cost"]["total"]
-        == "4 runs: 4 min 40 s of wall-clock in all, 14 k forward evaluations."
+        "4 runs: 4 min 40 s of wall-clock in all, 14 k forward" in page.one(id="environment").text
     )
 
 
@@ -209,7 +194,7 @@ def test_only_searches_are_said_to_need_no_gradient(tmp_path, name):
     config = (folder / "config.toml").read_text().replace('"NES"', f'"{name}"')
     (folder / "config.toml").write_text(config)
     write_page([folder], tmp_path / "page.html")
-    said = made(tmp_path / "page.html")["groups"][0]["sentence"]
+    said = pages.parse(tmp_path / "page.html").one("p", kind="sentence").text
     assert ("no gradient" in said) == (name != "REBAR")
 
 
@@ -218,7 +203,7 @@ def test_nothing_in_a_run_can_leave_its_place(tmp_path):
     (folder / "config.toml").write_text(f'title = """{HOSTILE}"""\n')
     write_page([folder], tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
-    assert made(tmp_path / "page.html")["title"] == HOSTILE
+    assert pages.parse(tmp_path / "page.html").one("h1").text == HOSTILE
     assert page.count("</script>") == page.count("<script") == 2
     assert "<b>&" not in page
 
@@ -259,18 +244,20 @@ def test_how_a_run_was_started_is_told_with_the_run(tmp_path):
         text = json.dumps({"python": "3.11", "command": f"nestruct train --seed {k}"})
         (folder / "environment.json").write_text(text)
     write_page([tmp_path / "0", tmp_path / "1"], tmp_path / "page.html")
-    data = made(tmp_path / "page.html")
-    assert [row["key"] for row in data["environment"]["rows"]] == ["python"]
-    assert data["environment"]["columns"] == ["0, 1"]
-    assert data["runs"][1]["toml"].startswith("# command: nestruct train --seed 1\nrecipe")
+    page = pages.parse(tmp_path / "page.html")
+    environment = list(page.one(id="environment").all("table"))[1]
+    assert [cell.text for cell in environment.all("td")] == ["python", "3.11"]
+    written = [pre.text for pre in page.all("pre")]
+    assert written[1].startswith("# command: nestruct train --seed 1\nrecipe")
 
 
 def test_a_run_that_has_just_begun_makes_a_page(tmp_path):
     (tmp_path / "config.toml").write_text("")
     (tmp_path / "metrics.jsonl").write_text('{"step": 0, "split": "validation", "loss": null}\n')
     write_page([tmp_path, tmp_path], tmp_path / "page.html")
+    said = pages.parse(tmp_path / "page.html").one("p", kind="sentence").text
+    assert said == "No validation results yet. Unfinished at step 0."
     data = made(tmp_path / "page.html")
-    assert data["groups"][0]["sentence"] == "No validation results yet. Unfinished at step 0."
     assert len(data["runs"]) == 1
     assert data["charts"] == []
 
@@ -324,32 +311,7 @@ def test_mistakes_leave_nothing_behind(runs, tmp_path, monkeypatch):
 
 # ------------------------------------------------------------------ in a browser
 
-BROWSER = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
-)
-in_browser = pytest.mark.skipif(BROWSER is None, reason="no Chromium or Chrome on this machine")
-
-
-def opened(page: Path) -> tuple[str, list[str]]:
-    """The document as the browser has it after its scripts ran, and what it complained about."""
-    flags = (
-        "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-sync "
-        "--disable-background-networking --disable-component-update --enable-logging=stderr "
-        f"--user-data-dir={page.parent / 'profile'} --virtual-time-budget=5000 --dump-dom"
-    )
-    command = [str(BROWSER), *flags.split(), page.resolve().as_uri()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    shutil.rmtree(page.parent / "profile", ignore_errors=True)
-    assert "</html>" in done.stdout, done.stderr
-    return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
-
-
-def with_script(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
-    """Adds code to the page's own script: what a user would do, or a mistake."""
-    asset = page_module._asset
-    monkeypatch.setattr(
-        page_module, "_asset", lambda name: asset(name) + (code if name == "page.js" else "")
-    )
+in_browser, opened, with_script = pages.in_browser, pages.opened, pages.with_script
 
 
 def edges(dom: str, panel: str) -> Counter[str]:
@@ -387,7 +349,7 @@ def test_every_control_can_be_used(runs, tmp_path, monkeypatch):
         const all = (selector) => [...document.querySelectorAll(selector)];
         all("input[type=radio]").forEach((input) => input.click());
         all("input[type=checkbox]").forEach((input) => { input.click(); input.click(); });
-        all("#curves-controls input[type=checkbox]").forEach((input) => input.click());
+        all("#curves-controls input[type=checkbox]")[1].click();
         all("#curves-groups input")[1].click();
         all("[data-figure=curve]").forEach((drawing) => {
           drawing.dispatchEvent(new PointerEvent("pointermove", { clientX: 200 }));
@@ -415,7 +377,7 @@ def test_every_control_can_be_used(runs, tmp_path, monkeypatch):
     assert "seconds (log)" in dom
     assert len(re.findall(r'<div class="readout" style="[^"]*"><b>seconds', dom)) == 4
     assert 'data-widths="30 30 30' in dom  # the read-out's swatches keep their size inside a chart
-    first = re.search(r'id="results-table".*?<tbody><tr><td class="first">([^<]*)<', dom, re.S)
+    first = re.search(r'id="results".*?<tbody>\s*<tr><td class="first">([^<]*)<', dom, re.S)
     assert first
     assert first[1] == "sigma 0.3"
     assert "NaN" not in dom

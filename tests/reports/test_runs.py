@@ -9,7 +9,8 @@ import pytest
 
 from nestruct import InputError
 from nestruct.reports import group_runs, read_run
-from nestruct.reports.runs import flatten, metric_names
+from nestruct.reports.groups import flatten
+from nestruct.reports.runs import metric_names
 
 CONFIG = """recipe = "tiny"
 title = "{title}"

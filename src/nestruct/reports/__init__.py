@@ -2,10 +2,25 @@
 
 Everything here is made from run files only (``config.toml``, ``metrics.jsonl``,
 ``environment.json``, ``structures.jsonl``), so a page can be redrawn where nothing was trained:
-no torch, no model, no plotting library. ``runs.py`` reads folders, ``page.py`` writes the page.
+no torch, no model, no plotting library. ``runs.py`` reads folders, ``groups.py`` finds repeats,
+``methods.py``, ``comparison.py`` and ``scoreboard.py`` make tables, ``page.py`` writes the page.
 """
 
-from nestruct.reports.page import write_page
-from nestruct.reports.runs import Group, Run, group_runs, read_run
+from nestruct.reports.groups import Group, group_runs
+from nestruct.reports.page import read_groups, report_tables, write_page
+from nestruct.reports.runs import Run, find_runs, read_run
+from nestruct.reports.tables import Table, to_csv, to_markdown
 
-__all__ = ["Group", "Run", "group_runs", "read_run", "write_page"]
+__all__ = [
+    "Group",
+    "Run",
+    "Table",
+    "find_runs",
+    "group_runs",
+    "read_groups",
+    "read_run",
+    "report_tables",
+    "to_csv",
+    "to_markdown",
+    "write_page",
+]

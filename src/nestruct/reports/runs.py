@@ -1,4 +1,4 @@
-"""Run folders read back as plain data, and grouped into repeats of one configuration.
+"""Run folders read back as plain data.
 
 The one place that knows which files a run folder has. A run that was killed is read as far as it
 got: an unfinished last line is left out, a broken line anywhere else is an error.
@@ -7,7 +7,7 @@ got: an unfinished last line is left out, a broken line anywhere else is an erro
 import json
 import math
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,13 +18,9 @@ Record = dict[str, Any]
 
 # What a record says about the moment it was written; every other number in it is a metric.
 POSITION_KEYS = {"step", "epoch", "evaluations", "best_step"}
-# What may differ between repeats of one configuration.
-REPEAT_KEYS = {"seed", "device", "run", "run_dir"}
-# What a label need not say: how often a run looked at itself.
-UNTOLD_KEYS = {
-    f"training.{key}"
-    for key in ("log_interval", "eval_interval", "eval_batch_size", "checkpoint_seconds")
-}
+# The likelihood's variance with which the ELBO of graph layouts is published: with another one,
+# what a run calls loss_published cannot be compared.
+PUBLISHED_VARIANCE = 5e-5
 
 
 @dataclass(frozen=True)
@@ -34,7 +30,8 @@ class Run:
     Attributes:
         path: The folder.
         config: The resolved recipe; ``config_text`` is the file as written.
-        records: The lines of ``metrics.jsonl`` by split, each in order of its step.
+        records: The lines of ``metrics.jsonl`` by split, each in order of its step. Reports show
+            the ELBO with its sign: where a line has ``loss_published``, there is ``elbo`` too.
         environment: Versions, device, command; empty where the file is missing.
         scene: What the structures are and the true ones (first line of ``structures.jsonl``).
         frames: The structures found at each evaluation, and what the model shows of itself.
@@ -61,7 +58,7 @@ class Run:
     @property
     def max_steps(self) -> int | None:
         """The number of steps the configuration asks for."""
-        steps = self._training().get("max_steps")
+        steps = self.option("training.max_steps")
         return steps if isinstance(steps, int) else None
 
     @property
@@ -81,8 +78,8 @@ class Run:
         test = self.value("test", "best_step")
         if test is not None:
             return int(test)
-        metric = self._training().get("metric", "loss")
-        sign = -1 if self._training().get("maximize") else 1
+        metric = self.option("training.metric") or "loss"
+        sign = -1 if self.option("training.maximize") else 1
         scored = [
             (sign * r[metric], r["step"]) for r in self.validation if is_number(r.get(metric))
         ]
@@ -92,6 +89,29 @@ class Run:
     def validation(self) -> list[Record]:
         """The lines of the split ``validation``."""
         return self.records.get("validation", [])
+
+    @property
+    def examples_per_evaluation(self) -> int | None:
+        """How many examples one evaluation decodes; None where the configuration does not say."""
+        size = self.option("training.batch_size")
+        size = self.option("data.num_train") if size in (None, "none") else size
+        if self.option("estimator.minibatch") == "per_pair" and isinstance(size, int):
+            pairs = int(self.option("estimator.population_size") or 2) // 2
+            given = self.option("estimator.pair_batch_size")
+            size = given if isinstance(given, int) else max(1, size // max(1, pairs))
+        return size if isinstance(size, int) else None
+
+    def decoded(self, record: Record) -> int | None:
+        """How many examples had been decoded for training when a record was written."""
+        count, size = record.get("evaluations"), self.examples_per_evaluation
+        return count * size if isinstance(count, int) and size else None
+
+    def option(self, key: str) -> Any:
+        """An option of the configuration, like ``estimator.sigma``; None where it is not there."""
+        value: Any = self.config
+        for part in key.split("."):
+            value = value.get(part) if isinstance(value, dict) else None
+        return value
 
     def value(self, when: str, metric: str) -> float | None:
         """A metric at the ``first``, ``best`` or ``last`` validation, or on ``test`` data."""
@@ -110,18 +130,6 @@ class Run:
         lines = [r for name, rs in self.records.items() if split in (None, name) for r in rs]
         values = [r["timing"].get(key, r.get(key)) for r in lines]
         return [value for value in values if is_number(value)]
-
-    def _training(self) -> Record:
-        table = self.config.get("training")
-        return table if isinstance(table, dict) else {}
-
-
-@dataclass(frozen=True)
-class Group:
-    """Runs whose configurations differ in nothing but seed and device."""
-
-    label: str
-    runs: list[Run]
 
 
 def read_run(path: str | Path) -> Run:
@@ -147,52 +155,31 @@ def read_run(path: str | Path) -> Run:
     scene = frames.pop(0) if frames else None
     if scene is not None:
         _check_structures(path / "structures.jsonl", scene, frames)
-    return Run(path, config, text, _records(path), _environment(path), scene, frames)
+    run = Run(path, config, text, _records(path), _environment(path), scene, frames)
+    if run.option("model.variance") == PUBLISHED_VARIANCE:
+        for record in (record for records in run.records.values() for record in records):
+            if is_number(record.get("loss_published")):
+                record["elbo"] = -record["loss_published"]
+    return run
 
 
-def group_runs(runs: Sequence[Run]) -> list[Group]:
-    """Runs of one configuration together, whatever their seeds and devices, in order of mention.
+def find_runs(paths: Iterable[str | Path]) -> tuple[list[Path], list[Path]]:
+    """Which run folders are meant, and which paths are none and hold none.
 
-    A group is called by its title, or recipe, or folder; where several share that name, what
-    differs between them is added.
+    A folder that is no run stands for the runs directly in it.
+
+    Raises:
+        InputError: There is nothing at one of the paths.
     """
-    groups: dict[str, list[Run]] = {}
-    for run in runs:
-        groups.setdefault(json.dumps(_identity(run), sort_keys=True, default=str), []).append(run)
-    firsts = [members[0] for members in groups.values()]
-    names = [
-        str(run.config.get("title") or run.config.get("recipe") or run.path.name) for run in firsts
-    ]
-    flat = [flatten(_identity(run)) for run in firsts]
-    labels: list[str] = []
-    for name, config in zip(names, flat, strict=True):
-        twins = [other for n, other in zip(names, flat, strict=True) if n == name]
-        changed = [
-            key
-            for key in config
-            if key not in UNTOLD_KEYS and any(t.get(key) != config[key] for t in twins)
-        ]
-        parts = [f"{key.rpartition('.')[2]} {_brief(config[key])}" for key in changed[:4]]
-        # A name that all groups share tells nothing apart: what differs is enough then.
-        label = ", ".join(parts if parts and len(set(names)) == 1 else [name, *parts])
-        again = sum(old == label or old.startswith(f"{label} (") for old in labels)
-        labels.append(f"{label} ({again + 1})" if again else label)
-    return [Group(label, rs) for label, rs in zip(labels, groups.values(), strict=True)]
-
-
-def flatten(table: Record, prefix: str = "") -> Record:
-    """Nested tables as one, the keys joined with dots.
-
-    Example:
-        >>> flatten({"seed": 1, "model": {"depth": 2}})
-        {'seed': 1, 'model.depth': 2}
-    """
-    flat: Record = {}
-    for key, value in table.items():
-        flat |= (
-            flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
-        )
-    return flat
+    found: list[Path] = []
+    others: list[Path] = []
+    for path in map(Path, paths):
+        if not path.exists():
+            raise InputError(f"{path} is not a folder; give the run folder that training wrote.")
+        inside = [path] if _is_run(path) else sorted(filter(_is_run, path.glob("*")))
+        found += inside
+        others += [] if inside else [path]
+    return found, others
 
 
 def metric_names(records: Iterable[Record]) -> list[str]:
@@ -212,12 +199,8 @@ def is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _brief(value: Any) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-def _identity(run: Run) -> Record:
-    return {key: value for key, value in run.config.items() if key not in REPEAT_KEYS}
+def _is_run(path: Path) -> bool:
+    return (path / "config.toml").is_file()
 
 
 def _records(path: Path) -> dict[str, list[Record]]:

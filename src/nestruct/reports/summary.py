@@ -1,10 +1,11 @@
 """What runs came to, in words and tables: results, cost, chance, one sentence per group."""
 
-from collections.abc import Callable, Iterable, Sequence
-from statistics import fmean, stdev
-from typing import Any
+from collections.abc import Callable, Iterable
+from statistics import fmean
 
-from nestruct.reports.runs import Group, Run, flatten, is_number, metric_names
+from nestruct.reports.groups import Group
+from nestruct.reports.runs import Run, is_number, metric_names
+from nestruct.reports.tables import Cell, Table, spread
 from nestruct.wording import count, duration, number
 
 NOUNS = {
@@ -14,6 +15,23 @@ NOUNS = {
     "KSubset": "subset",
     "Categorical": "category",
     "Permutation": "permutation",
+}
+
+# What a method needs to know of the structure: the marks of design.md.
+KINDS = {
+    "NES": "gradient-free",
+    "SNES": "gradient-free",
+    "ScoreNES": "black-box solver",
+    "StructureNES": "black-box solver",
+    "Reinforce": "black-box solver",
+    "NVIL": "black-box solver",
+    "SST": "needs a relaxation",
+    "Enumeration": "needs a list",
+}
+DIFFERENTIATED = {  # in a sentence on what a run cost
+    "gradient-free": "no gradient",
+    "black-box solver": "gradients of encoder and decoder only",
+    "needs a relaxation": "gradients through a relaxed solver",
 }
 
 
@@ -36,11 +54,16 @@ def sentence(group: Group) -> str:
         known = references(runs[0], metric)
         beside = ", ".join(f"{what} {number(value)}" for what, value in known.items())
         words += f" ({beside})" if beside else ""
-    costs = [_mean(map(COSTS[key][0], runs)) for key in ("wall-clock", "evaluations")]
-    cost = [duration(costs[0])] if costs[0] is not None else []
-    cost += [f"{count(costs[1])} forward evaluations"] if costs[1] else []
-    if flatten(runs[0].config).get("estimator.name") in ("NES", "SNES"):
-        cost += ["no gradient"]
+    seconds, forward, decoded = (
+        _mean(map(COSTS[key][0], runs))
+        for key in ("wall-clock", "evaluations", "decoder evaluations")
+    )
+    cost = [duration(seconds)] if seconds is not None else []
+    if decoded or forward:
+        kind = "decoder" if decoded else "forward"
+        cost.append(f"{count(decoded or forward or 0)} {kind} evaluations")
+    kind = KINDS.get(str(runs[0].option("estimator.name")), "")
+    cost += [DIFFERENTIATED[kind]] if kind in DIFFERENTIATED else []
     words += f" in {', '.join(cost)}" if cost else ""
     words += f"; mean of {repeats}." if len(runs) > 1 else "."
     if test is not None:
@@ -54,50 +77,53 @@ def sentence(group: Group) -> str:
     return words[0].upper() + words[1:]
 
 
-def results_table(groups: list[Group]) -> dict[str, Any]:
+def results_table(groups: list[Group]) -> Table:
     """One row per group: each metric at the last and best step and on test data, then the cost."""
     records = [r for g in groups for run in g.runs for r in run.validation]
     tests = [r for g in groups for run in g.runs for r in run.records.get("test", [])]
     metrics = [m for m in metric_names([*records, *tests]) if not m.endswith("_std")]
     moments = [("last", "last")] * bool(records) + [("best", "best step")] * bool(records)
     moments += [("test", "test")] * bool(tests)
-    columns = [["", "group"], ["", "runs"]]
+    columns = [("", "group"), ("", "runs")]
     noun = structure_noun([run for group in groups for run in group.runs])
-    columns += [[metric_label(m, noun), label] for m in metrics for _, label in moments]
-    columns += [["cost of one run", label] for label in COSTS]
-    rows = []
-    for group in groups:
-        cells = [
-            _spread([run.value(when, m) for run in group.runs], number)
-            for m in metrics
-            for when, _ in moments
+    columns += [(metric_label(m, noun), label) for m in metrics for _, label in moments]
+    columns += [("cost of one run", label) for label in COSTS]
+    rows = [
+        [
+            Cell(group.label),
+            Cell(count_repeats(group), len(group.runs)),
+            *(
+                spread([r.value(when, m) for r in group.runs])
+                for m in metrics
+                for when, _ in moments
+            ),
+            *(spread([measure(r) for r in group.runs], say) for measure, say in COSTS.values()),
         ]
-        costs = [_spread([measure(r) for r in group.runs], say) for measure, say in COSTS.values()]
-        rows.append(
-            [_cell(group.label), _cell(count_repeats(group), len(group.runs)), *cells, *costs]
-        )
-    return {"columns": columns, "rows": rows}
+        for group in groups
+    ]
+    note = (
+        "Mean ± sample standard deviation over the runs of a group. “Best step” is the evaluation "
+        "whose model was kept, “last” the last one on validation data."
+    )
+    return Table("Every metric", columns, rows, [note])
 
 
-def cost_table(groups: list[Group], names: list[str]) -> dict[str, Any]:
+def cost_table(groups: list[Group], names: list[str]) -> Table:
     """One row per run, and what all of them came to together."""
     runs = [run for group in groups for run in group.runs]
     labels = [group.label for group in groups for _ in group.runs]
     rows = [
-        [_cell(name), _cell(label), _cell(run.seed), _cell(run.state)]
-        + [_spread([measure(run)], say) for measure, say in COSTS.values()]
+        [Cell(name), Cell(label), Cell("" if run.seed is None else str(run.seed)), Cell(run.state)]
+        + [spread([measure(run)], say) for measure, say in COSTS.values()]
         for name, label, run in zip(names, labels, runs, strict=True)
     ]
     seconds, evaluations = (
         sum(filter(None, map(COSTS[key][0], runs))) for key in ("wall-clock", "evaluations")
     )
     total = f"{len(runs)} run{'s' * (len(runs) > 1)}: {duration(seconds)} of wall-clock in all, "
-    columns = [["", label] for label in ("run", "group", "seed", "state", *COSTS)]
-    return {
-        "columns": columns,
-        "rows": rows,
-        "total": f"{total}{count(evaluations)} forward evaluations.",
-    }
+    columns = [("", label) for label in ("run", "group", "seed", "state", *COSTS)]
+    notes = [f"{total}{count(evaluations)} forward evaluations of a member's loss."]
+    return Table("Cost of each run", columns, rows, notes)
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
@@ -105,10 +131,17 @@ def _mean(values: Iterable[float | None]) -> float | None:
     return fmean(known) if known else None
 
 
+def _decoded(run: Run) -> float | None:
+    """Examples decoded for training, over all of it."""
+    counts = [run.decoded(record) for records in run.records.values() for record in records]
+    return max((c for c in counts if c is not None), default=None)
+
+
 # What one run cost: how to measure it and how to say it; None where the run did not note it.
 COSTS: dict[str, tuple[Callable[[Run], float | None], Callable[[float], str]]] = {
     "steps": (lambda run: run.last_step, lambda value: f"{value:,.0f}"),
     "evaluations": (lambda run: max(run.timings("evaluations"), default=None), count),
+    "decoder evaluations": (_decoded, count),
     "wall-clock": (lambda run: max(run.timings("seconds"), default=None), duration),
     "evaluations/s": (lambda run: _mean(run.timings("evaluations_per_second")), count),
     "in the solver": (lambda run: _mean(run.timings("solver_share")), lambda v: f"{100 * v:.0f} %"),
@@ -119,28 +152,12 @@ COSTS: dict[str, tuple[Callable[[Run], float | None], Callable[[float], str]]] =
 }
 
 
-def _spread(values: Sequence[float | None], say: Callable[[float], str]) -> dict[str, Any]:
-    """A table cell: the mean, with the standard deviation where there are several values."""
-    known = [value for value in values if value is not None]
-    if not known:
-        return _cell(None)
-    mean = fmean(known)
-    if len(known) == 1 or stdev(known) == 0:
-        return _cell(say(mean), mean)
-    spread = number(stdev(known), like=mean) if say is number else say(stdev(known))
-    return _cell(f"{say(mean)} ± {spread}", mean)
-
-
-def _cell(content: Any, value: float | None = None) -> dict[str, Any]:
-    """What a table shows, and what it sorts by (None: as text)."""
-    return {"text": "" if content is None else str(content), "value": value}
-
-
 def metric_label(metric: str, noun: str) -> str:
     """What a metric is called on a page."""
     known = {
         "f1_map": f"F1 of the most likely {noun}",
         "f1_sample": f"F1 of a sampled {noun}",
+        "elbo": "ELBO",
         "lr": "learning rate",
         "grad_norm": "gradient norm",
     }

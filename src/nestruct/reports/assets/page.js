@@ -1,5 +1,5 @@
 "use strict";
-// Draws what page.py embedded as JSON. Top to bottom as the page: header, structures, curves, tables.
+// Makes a page that can be read as it is one to choose in: structures over time, curves as one likes, sorted tables.
 (() => {
 const data = JSON.parse(document.getElementById("data").textContent);
 const $ = (id) => document.getElementById(id);
@@ -22,7 +22,8 @@ const round = (x) => Math.round(x * 100) / 100;
 
 // Seven colours and four dashes: 28 groups before two look alike, and dashes help where colours do not.
 const DASHES = ["", "8 4", "2 3", "10 3 2 3"];
-const look = (k) => ({ stroke: `var(--c${k % 7})`, "stroke-dasharray": DASHES[k % 4] || null });
+const lookOf = (k) => data.groups[k].look;
+const look = (k) => ({ stroke: `var(--c${lookOf(k) % 7})`, "stroke-dasharray": DASHES[lookOf(k) % 4] || null });
 const swatch = (k) => svg("svg", { class: "swatch", viewBox: "0 0 30 12", "aria-hidden": "true" },
   svg("line", { x1: 1, x2: 29, y1: 6, y2: 6, "stroke-width": 2.5, ...look(k) }));
 
@@ -30,22 +31,6 @@ function check(label, checked, change, ...before) {
   const input = html("input", { type: "checkbox", onchange: (event) => change(event.target.checked) });
   input.checked = checked;
   return html("label", {}, input, ...before, label);
-}
-
-// ---------------------------------------------------------------- header
-
-function drawHeader() {
-  const sentences = data.groups.map((group) => html("p", { class: "sentence" },
-    data.groups.length > 1 ? html("b", {}, group.label) : null, group.sentence));
-  const box = $("sentences");
-  if (sentences.length > 3) box.className = "sentences-many";
-  box.append(...sentences.slice(0, 8));
-  if (sentences.length > 8) {
-    box.append(html("details", {}, html("summary", {}, `${sentences.length - 8} more groups`), ...sentences.slice(8)));
-  }
-  const runs = `${data.runs.length} run${data.runs.length > 1 ? "s" : ""}`;
-  $("about").textContent = `${runs}, page made on ${data.generated}. From the first evaluation to the one whose model was `
-    + "kept, on validation data unless another is named.";
 }
 
 // ---------------------------------------------------------------- structures
@@ -58,7 +43,8 @@ const DRAWINGS = {
   Categorical: { unit: "class", noun: "category", draw: drawCells, stacked: true },
   Permutation: { unit: "place", draw: drawCells },
 };
-const drawingOf = ({ structure, options }) => DRAWINGS[structure]
+// Subsets of the pairs of particles are drawn as the graphs they are.
+const drawingOf = ({ structure, options, nodes }) => (nodes ? DRAWINGS.SpanningTree : DRAWINGS[structure])
   || { unit: "part", draw: drawCells, stacked: (options.shape || [0]).length === 1 };
 
 // Each part with its mark. Missed ones come first, so that what was chosen is drawn over them.
@@ -87,20 +73,22 @@ function edgeNodes(e, n) {
 
 function drawGraph(scene, example, marks) {
   const paths = (scene.drawing.paths || [])[example];
-  const n = scene.options.num_nodes || (paths ? paths.length : 2);
+  const n = scene.nodes || scene.options.num_nodes || (paths ? paths.length : 2);
   const size = 150, pad = 16;
   const angle = (k) => 2 * Math.PI * k / n - Math.PI / 2;
   const trails = paths || range(n).map((k) => [[Math.cos(angle(k)), Math.sin(angle(k))]]);
-  // Scaled to where the nodes end; paths that come from far away are cut at the border.
   const ends = trails.map((trail) => trail[trail.length - 1]);
-  const xs = ends.map((p) => p[0]), ys = ends.map((p) => p[1]);
+  const xs = trails.flat().map((p) => p[0]), ys = trails.flat().map((p) => p[1]);
   const [left, top] = [Math.min(...xs), Math.min(...ys)];
   const [width, height] = [Math.max(...xs) - left, Math.max(...ys) - top];
   const scale = (size - 2 * pad) / (Math.max(width, height) || 1);
   const place = ([x, y]) => [x - left - width / 2, y - top - height / 2].map((v) => round(size / 2 + v * scale));
   const nodes = ends.map(place);
   return structureSvg(size, size, "graph",
-    ...(paths || []).map((path) => svg("polyline", { class: "trail", points: path.map(place).join(" ") })),
+    // The older a stretch of the paths, the fainter.
+    ...range(trails[0].length - 1).map((s) => svg("path", { class: "trail",
+      opacity: round(0.12 + 0.7 * (s + 1) / (trails[0].length - 1)),
+      d: trails.map((trail) => `M${place(trail[s]).join(" ")}L${place(trail[s + 1]).join(" ")}`).join("") })),
     ...marks.map(({ part, mark }) => {
       const [a, b] = edgeNodes(part[0], n).map((k) => nodes[k] || [0, 0]);
       return svg("line", { class: `edge ${mark}`, x1: a[0], y1: a[1], x2: b[0], y2: b[1], "data-part": String(part) });
@@ -224,7 +212,7 @@ function drawCards({ structures: found }, model) {
   $("structures-cards").replaceChildren(...cards);
   $("structures-note").textContent = `${truth ? "The truth, what" : "What"} the untrained model finds, and what it finds `
     + `after training: the most likely ${noun} of each example.`
-    + ((scene.drawing.paths || []).length ? " Nodes sit where they end; faint lines are the paths they took." : "");
+    + ((scene.drawing.paths || []).length ? " Dots are where the particles end; lines fade back in time." : "");
   drawLegend(kind, truth);
   return (k) => {
     cards.forEach((card, example) => card.querySelector('[data-panel="learned"]').replaceWith(learned(example, k)));
@@ -240,6 +228,7 @@ function drawStructures() {
   const runs = data.runs.filter((run) => run.structures);
   if (!runs.length) return;
   $("structures").hidden = false;
+  if (data.groups.length === 1 && $("trajectories")) $("trajectories").hidden = true; // the same, over time
   let redraw, timer = null;
   const model = html("div", { class: "model" });
   $("structures-cards").before(model);
@@ -277,7 +266,9 @@ function drawStructures() {
 
 // ---------------------------------------------------------------- curves
 
-const view = { x: "step", logX: false, logY: false, singles: false, shown: new Set(range(Math.min(8, data.groups.length))) };
+// y: "suits" leaves the choice to each chart.
+const view = { x: data.view.x, logX: data.view.logX, y: "suits", singles: false, shown: new Set(data.view.shown) };
+const isLog = (chart) => (view.y === "suits" ? chart.log : view.y === "log");
 const known = (value) => value !== null;
 
 // Short for ticks (15 k), in full for the read-out (14,982).
@@ -290,7 +281,8 @@ function short(value) {
 }
 const full = (value) => value.toLocaleString("en", { maximumSignificantDigits: Number.isInteger(value) ? 12 : 4 });
 
-function ticks(low, high, log) {
+function ticks(low, high, log, sign = 1) {
+  if (log && sign < 0) return ticks(-high, -low, true).map((tick) => -tick).reverse();
   if (log) {
     const [first, last] = [low, high].map((v) => Math.floor(Math.log10(v)));
     const inside = last - first > 3 ? [1] : [1, 2, 5];
@@ -298,15 +290,16 @@ function ticks(low, high, log) {
     const seen = marks.filter((mark) => mark >= low && mark <= high);
     if (seen.length > 2) return seen;
   }
-  const rough = (high - low) / 5, power = 10 ** Math.floor(Math.log10(rough));
+  const rough = (high - low) / 6, power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].find((m) => m * power >= rough * 0.999) * power;
   const first = Math.ceil(low / step - 1e-9);
   return range(Math.floor(high / step + 1e-9) - first + 1).map((k) => Number(((first + k) * step).toPrecision(12)));
 }
 
-// From values to pixels (and back), with some room at both ends.
-function scaleOf(values, log, from, to, margin) {
-  const [warp, back] = log ? [Math.log, Math.exp] : [(v) => v, (v) => v];
+// From values to pixels (and back), with some room at both ends. A logarithmic scale of negative
+// values (sign -1) is that of their sizes, turned round.
+function scaleOf(values, log, from, to, margin, sign = 1) {
+  const [warp, back] = log ? [(v) => sign * Math.log(sign * v), (w) => sign * Math.exp(sign * w)] : [(v) => v, (v) => v];
   let [a, b] = [Math.min, Math.max].map((pick) => warp(values.reduce((x, y) => pick(x, y))));
   const room = a === b ? Math.abs(a) * 0.1 || 1 : (b - a) * margin;
   [a, b] = [a - room, b + room];
@@ -332,13 +325,16 @@ function interpolate(curve, x) {
 function curveOf(run, chart, metric) {
   const curve = run.curves[chart.split];
   if (!curve || !curve.y[metric]) return null;
-  const xs = curve.x[view.x], keep = range(xs.length).filter((k) => xs[k] !== null && (!view.logX || xs[k] > 0));
-  const value = (y) => (y === null || (view.logY && y <= 0) ? null : y);
-  return keep.length ? { xs: keep.map((k) => xs[k]), ys: keep.map((k) => value(curve.y[metric][k])) } : null;
+  // A logarithmic axis has no place for the untrained model.
+  const xs = curve.x[view.x], begun = (k) => xs[k] > 0 && curve.x.evaluations[k] !== 0;
+  const keep = range(xs.length).filter((k) => xs[k] !== null && (!view.logX || begun(k)));
+  const value = (y) => (y === null || (isLog(chart) && y * chart.sign <= 0) ? null : y);
+  return keep.length ? { steps: keep.map((k) => curve.x.step[k]), xs: keep.map((k) => xs[k]),
+    ys: keep.map((k) => value(curve.y[metric][k])) } : null;
 }
 
-// Mean and band of a group. Over several runs the mean is taken where all of them have values, so
-// that it never jumps because one of them ended.
+// Mean and band of a group. Several runs are compared step by step, whatever time a step took in
+// each, and only at steps that all of them have: the mean never jumps because one of them ended.
 function seriesOf(k, chart) {
   const runs = data.runs.filter((run) => run.group === k && curveOf(run, chart, chart.metric));
   const singles = runs.map((run) => curveOf(run, chart, chart.metric));
@@ -347,16 +343,17 @@ function seriesOf(k, chart) {
     const { xs, ys } = singles[0], spread = chart.spread && curveOf(runs[0], chart, chart.spread);
     const shift = (sign) => spread && ys.map((y, i) => {
       const end = y === null || spread.ys[i] === null ? null : y + sign * spread.ys[i];
-      return view.logY && end <= 0 ? null : end;
+      return isLog(chart) && end * chart.sign <= 0 ? null : end;
     });
     return { k, singles, xs, mean: ys, low: shift(-1), high: shift(1) };
   }
-  const union = [...new Set(singles.flatMap((curve) => curve.xs))].sort((a, b) => a - b);
-  const stride = Math.ceil(union.length / 400);
-  const xs = union.filter((_, i) => i % stride === 0 || i === union.length - 1);
-  const columns = xs.map((x) => singles.map((curve) => interpolate(curve, x)));
+  const places = singles.map((curve) => new Map(curve.steps.map((step, i) => [step, i])));
+  const steps = singles[0].steps.filter((step) => places.every((place) => place.has(step)));
+  const average = (values) => values.reduce((a, b) => a + b) / values.length;
+  const at = (step, key) => singles.map((curve, i) => curve[key][places[i].get(step)]);
+  const columns = steps.map((step) => at(step, "ys")), xs = steps.map((step) => average(at(step, "xs")));
   const over = (reduce) => columns.map((values) => (values.every(known) ? reduce(values) : null));
-  const mean = over((values) => values.reduce((a, b) => a + b) / values.length);
+  const mean = over(average);
   return { k, singles, xs, mean, low: over((values) => Math.min(...values)), high: over((values) => Math.max(...values)) };
 }
 
@@ -373,16 +370,16 @@ function bandPath({ xs, low, high }, X, Y) {
 }
 
 function axisUnit(xs) {
-  if (view.x !== "seconds") return [1, view.x === "step" ? "step" : "forward evaluations"];
+  if (view.x !== "seconds") return [1, data.view.names[view.x]];
   const longest = xs.reduce((a, b) => Math.max(a, b));
   return longest > 7200 ? [3600, "hours"] : longest > 180 ? [60, "minutes"] : [1, "seconds"];
 }
 
-function drawAxes(box, X, Y, unit, name) {
+function drawAxes(box, X, Y, unit, name, chart) {
   const marks = ticks(X.low / unit, X.high / unit, view.logX), every = Math.ceil(marks.length / (box.right < 400 ? 5 : 9));
   const text = (x, y, anchor, content) => svg("text", { class: "axis", x, y, "text-anchor": anchor }, content);
   return [
-    ...ticks(Y.low, Y.high, view.logY).flatMap((t) => [
+    ...ticks(Y.low, Y.high, isLog(chart), chart.sign).flatMap((t) => [
       svg("line", { class: "grid", x1: box.left, x2: box.right, y1: Y(t), y2: Y(t) }),
       text(box.left - 8, Y(t) + 4, "end", short(t))]),
     ...marks.filter((_, i) => i % every === 0).map((t) => text(X(t * unit), box.bottom + 17, "middle", short(t))),
@@ -391,7 +388,7 @@ function drawAxes(box, X, Y, unit, name) {
 }
 
 function drawSeries(s, X, Y) {
-  const colour = `var(--c${s.k % 7})`;
+  const colour = `var(--c${lookOf(s.k) % 7})`;
   const dots = s.xs.length <= 25 ? range(s.xs.length).filter((i) => s.mean[i] !== null) : [];
   return [
     s.low && svg("path", { class: "band", fill: colour, d: bandPath(s, X, Y) }),
@@ -405,32 +402,37 @@ function drawSeries(s, X, Y) {
 function caption(series, chart) {
   const several = series.some((s) => s.singles.length > 1), alone = series.some((s) => s.singles.length === 1 && s.low);
   return [
-    several ? "Line: mean of the runs, where all have values. Band: smallest to largest of them." : "",
+    several ? "Line: mean of the runs, up to the last step that all have. Band: smallest to largest of them." : "",
+    chart.note,
     alone ? `${several ? "One run alone, band" : "Band"}: ± one standard deviation, as the run noted it (${chart.spread}).` : "",
   ].join(" ");
 }
 
 function drawChart(chart, figure) {
-  const series = [...view.shown].sort((a, b) => a - b).map((k) => seriesOf(k, chart)).filter(known);
-  const shown = chart.references.filter((_, k) => view.shown.has(k)).flatMap((marks) => Object.entries(marks));
-  const marks = [...new Map(shown.map(([label, value]) => [`${label} ${value}`, { label, value }])).values()];
+  const drawn = chart.groups.filter((k) => view.shown.has(k)), log = isLog(chart);
+  const series = drawn.map((k) => seriesOf(k, chart)).filter(known);
+  const shown = drawn.flatMap((k) => Object.entries(chart.references[k])).filter(([, value]) => !log || value * chart.sign > 0);
+  const marks = [...new Map(shown.map(([label, value]) => [`${label} ${value}`, { label, value }])).values()]
+    .sort((a, b) => b.value - a.value);
   const lines = series.flatMap((s) => [s.mean, s.low || [], s.high || [], ...(view.singles ? s.singles.map((c) => c.ys) : [])]);
-  const xs = series.flatMap((s) => s.singles.flatMap((c) => c.xs)), ys = lines.flat().filter(known);
+  const xs = series.flatMap((s) => [...s.xs, ...(view.singles ? s.singles.flatMap((c) => c.xs) : [])]), ys = lines.flat().filter(known);
   const title = html("h3", {}, chart.label);
   if (!ys.length) return figure.replaceChildren(title, html("figcaption", {}, "Nothing to draw with these choices."));
 
   const width = Math.max(280, figure.clientWidth || 520), height = Math.round(Math.min(320, Math.max(230, width * 0.56)));
   const box = { left: 58, right: width - 20, top: 12, bottom: height - 42 };
   const X = scaleOf(view.logX ? xs : [0, ...xs], view.logX, box.left, box.right, 0);
-  const Y = scaleOf([...ys, ...marks.map((m) => m.value)], view.logY, box.bottom, box.top, 0.05);
+  const Y = scaleOf([...ys, ...marks.map((m) => m.value)], log, box.bottom, box.top, 0.05, chart.sign);
   const [unit, name] = axisUnit(xs);
   const drawing = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", tabindex: 0,
     "data-figure": "curve", "data-chart": `${chart.split}-${chart.metric}`,
     "aria-label": `${chart.label} against ${name}; arrow keys move the read-out` },
-    ...drawAxes(box, X, Y, unit, name),
+    ...drawAxes(box, X, Y, unit, name, chart),
     ...marks.map((m) => svg("line", { class: "reference", x1: box.left, x2: box.right, y1: Y(m.value), y2: Y(m.value) })),
     ...series.flatMap((s) => drawSeries(s, X, Y)),
-    ...marks.map((m) => svg("text", { class: "axis halo", x: box.right, y: Y(m.value) - 5, "text-anchor": "end" }, m.label)));
+    // Above its line, or below it where the one above is too near.
+    ...marks.map((m, i) => svg("text", { class: "axis halo", x: box.right, "text-anchor": "end",
+      y: Y(m.value) + (i && Y(m.value) - Y(marks[i - 1].value) < 14 ? 12 : -5) }, m.label)));
   const readout = html("div", { class: "readout", hidden: true });
   figure.replaceChildren(title, drawing, readout, html("figcaption", {}, caption(series, chart)));
   return readOut(drawing, readout, series, { X, box, width, unit, name });
@@ -478,31 +480,33 @@ function readOut(drawing, readout, series, { X, box, width, unit, name }) {
 }
 
 function drawCurves() {
-  if (!data.charts.length) return;
-  $("curves").hidden = false;
-  const places = [$("curves-more").querySelector(".charts"), $("curves-main")];
-  const charts = data.charts.map((chart) => [chart, html("figure", { class: "chart" })]);
-  for (const [chart, figure] of charts) places[Number(chart.main)].append(figure);
+  if (!data.charts.length) {
+    $("curves").hidden = true;
+    return;
+  }
+  const charts = data.charts.map((chart, k) => [chart, $(`chart-${k}`)]);
   $("curves-more").hidden = data.charts.every((chart) => chart.main);
   const redraw = () => charts.forEach(([chart, figure]) => drawChart(chart, figure));
 
   const has = (axis) => data.runs.some((run) => Object.values(run.curves).some((curve) => curve.x[axis].some(known)));
   const axes = { step: "step", evaluations: "evaluations", seconds: "time" };
-  const radios = Object.entries(axes).filter(([axis]) => has(axis)).map(([axis, label]) => {
-    const input = html("input", { type: "radio", name: "x", value: axis, onchange: () => { view.x = axis; redraw(); } });
-    input.checked = axis === view.x;
+  const radio = (key) => ([value, label]) => {
+    const input = html("input", { type: "radio", name: key, value, onchange: () => { view[key] = value; redraw(); } });
+    input.checked = value === view[key];
     return html("label", {}, input, label);
-  });
+  };
+  const radios = Object.entries(axes).filter(([axis]) => has(axis)).map(radio("x"));
+  const scales = Object.entries({ suits: "as suits", linear: "linear", log: "log" }).map(radio("y"));
   const toggle = (label, key) => check(label, view[key], (on) => { view[key] = on; redraw(); });
   const field = (legend, ...items) => html("fieldset", {}, html("legend", {}, legend), ...items);
-  $("curves-controls").append(field("against", ...radios), field("log scale", toggle("across", "logX"), toggle("up", "logY")),
+  $("curves-controls").append(field("against", ...radios), field("across", toggle("log", "logX")), field("up", ...scales),
     ...(data.runs.length > data.groups.length ? [toggle("single runs", "singles")] : []));
   const choose = (k) => (on) => {
     view.shown[on ? "add" : "delete"](k);
     redraw();
   };
   if (data.groups.length > 1) {
-    $("curves-groups").append(field("shown", ...data.groups.map((group, k) =>
+    $("curves-groups").replaceChildren(field("shown", ...data.groups.map((group, k) =>
       check(`${group.label} (${group.repeats})`, view.shown.has(k), choose(k), swatch(k)))));
   }
   redraw();
@@ -512,58 +516,39 @@ function drawCurves() {
 
 // ---------------------------------------------------------------- tables
 
-function sortable(table, place) {
-  // Columns of words to the left, of numbers to the right.
-  const side = table.columns.map((_, c) => (table.rows.some((row) => row[c].value !== null) ? null : "first"));
-  const body = html("tbody");
-  const fill = (rows) => body.replaceChildren(...rows.map((row) =>
-    html("tr", {}, ...row.map((cell, c) =>
-      html("td", { class: cell.text.length > 32 ? "first long" : side[c] }, cell.text || "–")))));
-  const heads = table.columns.map(([, label], c) => html("th", { class: side[c], scope: "col" },
-    html("button", { type: "button", onclick: () => sort(c) }, label)));
-  const order = (a, b) => (a.value !== null && b.value !== null ? a.value - b.value
+// Sorts the rows of a table by the column whose head was clicked.
+function sortable(table) {
+  const body = table.tBodies[0], rows = [...body.rows];
+  const heads = [...table.tHead.rows[table.tHead.rows.length - 1].cells];
+  const cellOf = (row, c) => ({ text: row.cells[c].textContent, value: row.cells[c].dataset.value });
+  const order = (a, b) => (a.value !== undefined && b.value !== undefined ? Number(a.value) - Number(b.value) || 0
     : a.text.localeCompare(b.text, "en", { numeric: true }));
   function sort(c) {
     const down = heads[c].getAttribute("aria-sort") === "ascending";
     heads.forEach((head) => head.removeAttribute("aria-sort"));
     heads[c].setAttribute("aria-sort", down ? "descending" : "ascending");
-    // Empty cells stay at the end whichever way a column is sorted.
-    fill([...table.rows].sort((a, b) => (!a[c].text - !b[c].text) || order(a[c], b[c]) * (down ? -1 : 1)));
+    // What has no number in a column of numbers stays at the end, whichever way it is sorted; then what is empty.
+    const numbers = rows.some((row) => cellOf(row, c).value !== undefined);
+    const last = ({ text, value }) => (text === "–" ? 2 : numbers && (value === undefined || value === "Infinity") ? 1 : 0);
+    const cells = new Map(rows.map((row) => [row, cellOf(row, c)]));
+    body.append(...[...rows].sort((a, b) => (last(cells.get(a)) - last(cells.get(b)))
+      || order(cells.get(a), cells.get(b)) * (down ? -1 : 1)));
   }
-  const spans = [];
-  for (const [over] of table.columns) {
-    if (spans.length && spans[spans.length - 1].over === over) spans[spans.length - 1].colspan += 1;
-    else spans.push({ over, colspan: 1 });
-  }
-  const above = spans.map(({ over, colspan }) => (over ? html("th", { colspan, scope: "colgroup" }, over) : html("td", { colspan })));
-  fill(table.rows);
-  place.append(html("table", {}, html("thead", {}, spans.length > 1 ? html("tr", {}, ...above) : null, html("tr", {}, ...heads)), body));
-}
-
-function matrix(table, place, heading) {
-  const rows = table.rows.map((row) => html("tr", { class: row.differs && "differs" },
-    html("td", { class: "first" }, row.differs ? `≠ ${row.key}` : row.key),
-    ...row.values.map((value) => html("td", {}, value || "–"))));
-  const columns = table.columns.map((label) => html("th", { scope: "col" }, label));
-  const head = columns.length > 1 ? html("tr", { class: "head" }, html("th", {}, heading), ...columns) : null;
-  const element = html("table", { class: "text" }, html("thead", {}, head), html("tbody", {}, ...rows));
-  const only = check("only what differs (≠)", false, (on) => element.classList.toggle("only-differing", on));
-  if (table.rows.some((row) => row.differs)) place.append(html("div", { class: "controls" }, only));
-  place.append(html("div", { class: "scroll" }, element));
+  heads.forEach((head, c) => head.replaceChildren(
+    html("button", { type: "button", onclick: () => sort(c) }, head.textContent)));
 }
 
 function drawTables() {
-  sortable(data.results, $("results-table"));
-  matrix(data.configuration, $("configuration-table"), "key");
-  $("configuration-runs").append(...data.runs.map((run) => html("details", {},
-    html("summary", {}, `${run.name}: config.toml (${run.state})`), html("pre", {}, run.toml))));
-  $("cost-total").textContent = data.cost.total;
-  sortable(data.cost, $("cost-table"));
-  if (data.environment.rows.length) matrix(data.environment, $("environment-table"), "environment");
+  document.querySelectorAll("table.sortable").forEach(sortable);
+  for (const place of document.querySelectorAll(".matrix")) {
+    const table = place.querySelector("table");
+    const only = check("only what differs (≠)", false, (on) => table.classList.toggle("only-differing", on));
+    if (table.querySelector(".differs")) place.prepend(html("div", { class: "controls" }, only));
+  }
 }
 
 // One section that fails must not take the others with it; the console still hears of it.
-for (const draw of [drawHeader, drawStructures, drawCurves, drawTables]) {
+for (const draw of [drawStructures, drawCurves, drawTables]) {
   try {
     draw();
   } catch (error) {

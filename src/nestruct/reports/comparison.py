@@ -1,0 +1,155 @@
+"""Our runs in the form of a published table, its numbers beside ours, and what each cell cost."""
+
+import math
+from collections.abc import Sequence
+
+from nestruct.reports.groups import Group
+from nestruct.reports.methods import COST_NAMES, cost_cell, untrained
+from nestruct.reports.published import Baseline, PublishedTable, Row, published_tables
+from nestruct.reports.runs import Run
+from nestruct.reports.summary import references
+from nestruct.reports.tables import Cell, Table, spread
+
+METRICS = {"elbo": "ELBO", "f1": "F1 (%)"}
+OURS = {"elbo": "elbo", "f1": "f1_sample"}  # the metric of a run that a published one is
+NOT_RUN = Cell("not run")
+
+
+def comparisons(groups: Sequence[Group]) -> list[Table]:
+    """Two tables for each published one that some run belongs to: numbers, then cost."""
+    tables = []
+    for table in published_tables():
+        ours = [group for group in groups if table.row(group.runs[0])]
+        if ours:
+            tables += [_numbers(table, ours), _costs(table, ours)]
+    return tables
+
+
+def chosen(
+    table: PublishedTable, groups: Sequence[Group], row: Row, structure: str
+) -> Group | None:
+    """The configuration that stands in a cell: most tested seeds, then best on validation.
+
+    Test data have no say in it.
+    """
+    found = [
+        group
+        for group in groups
+        if table.row(group.runs[0]) is row and group.runs[0].option("model.structure") == structure
+    ]
+
+    def worth(group: Group) -> tuple[int, float]:
+        best = spread([run.value("best", "elbo") for run in group.runs]).value
+        tested = sum(run.value("test", "elbo") is not None for run in group.runs)
+        return tested, -math.inf if best is None else best
+
+    return max(found, key=worth, default=None)
+
+
+def _numbers(table: PublishedTable, groups: Sequence[Group]) -> Table:
+    columns = [("", "method")]
+    for name in table.columns.values():
+        for label in METRICS.values():
+            columns += [(name, f"{label}, paper"), (name, f"{label}, ours")]
+    rows = []
+    for row in table.rows:
+        cells = [Cell(row.method)]
+        for structure in table.columns:
+            group = chosen(table, groups, row, structure)
+            for metric in METRICS:
+                cells += [_paper(row, structure, metric), _ours(group, metric)]
+        rows.append(cells)
+    runs = [run for group in groups for run in group.runs]
+    rows += [_baseline(table, baseline, runs) for baseline in table.baselines]
+    rows.append(_untrained(table, runs))
+    notes = [
+        "Test data at the step that was best on validation data: mean ± standard deviation over "
+        "seeds (how many). ELBO as published: per node, predicted one step ahead at one sampled "
+        "structure, Gumbel KL over directed edges, no constant. F1 of that sampled structure.",
+        "Without learning: on validation data.",
+        f"Paper: {table.source}.",
+    ]
+    if _has_choice(table, groups):
+        notes.insert(
+            1,
+            "Where a method ran in several configurations, the one with the most seeds, then with "
+            "the best ELBO on validation data, is shown; the table of methods has all.",
+        )
+    return Table(table.title, columns, rows, notes)
+
+
+def _costs(table: PublishedTable, groups: Sequence[Group]) -> Table:
+    columns = [("", "method")]
+    for name in table.columns.values():
+        columns += [(name, label) for label in ("seeds", *COST_NAMES)]
+    rows = []
+    for row in table.rows:
+        cells = [Cell(row.method)]
+        for structure in table.columns:
+            group = chosen(table, groups, row, structure)
+            if group is None:
+                cells += [NOT_RUN, *[Cell()] * 3]
+                continue
+            cells.append(Cell(str(len(group.runs)), len(group.runs)))
+            cells += [cost_cell(group, name) for name in COST_NAMES]
+        rows.append(cells)
+    note = (
+        "Mean over seeds, of one run. A decoder evaluation is one example decoded once for "
+        "training (backward passes are not counted); time includes the evaluations on validation "
+        "data."
+    )
+    title = f"{table.title.partition(':')[0]}: what each cell cost"
+    return Table(title, columns, rows, [note])
+
+
+def _paper(row: Row, structure: str, metric: str) -> Cell:
+    found = row.numbers.get(structure, {}).get(metric)
+    if found is None:
+        return Cell()
+    mean, deviation = found
+    return Cell(f"{mean:,g} ± {deviation:g}", mean, deviation)
+
+
+def _ours(group: Group | None, metric: str) -> Cell:
+    if group is None:
+        return NOT_RUN
+    values = [run.value("test", OURS[metric]) for run in group.runs]
+    known = [value for value in values if value is not None]
+    if not known:
+        return Cell("not tested yet")
+    cell = _percent(known) if metric == "f1" else spread(known)
+    return Cell(f"{cell.text} ({len(known)})", cell.value, cell.spread)
+
+
+def _percent(values: Sequence[float]) -> Cell:
+    return spread([100 * value for value in values], lambda value: f"{value:.1f}")
+
+
+def _baseline(table: PublishedTable, baseline: Baseline, runs: Sequence[Run]) -> list[Cell]:
+    cells = [Cell(baseline.method)]
+    for structure in table.columns:
+        values = [references(run, "f1").get(baseline.reference) for run in runs]
+        f1 = next((_percent([value]) for value in values if value is not None), NOT_RUN)
+        cells += [Cell(), Cell(), Cell(), f1 if structure in baseline.structures else Cell()]
+    return cells
+
+
+def _untrained(table: PublishedTable, runs: Sequence[Run]) -> list[Cell]:
+    cells = [Cell("no learning: untrained model")]
+    for structure in table.columns:
+        records = untrained([run for run in runs if run.option("model.structure") == structure])
+        for metric in METRICS:
+            values = [r[OURS[metric]] for r in records if r.get(OURS[metric]) is not None]
+            cell = (_percent(values) if metric == "f1" else spread(values)) if values else NOT_RUN
+            text = f"{cell.text} ({len(values)})" if values else cell.text
+            cells += [Cell(), Cell(text, cell.value, cell.spread)]
+    return cells
+
+
+def _has_choice(table: PublishedTable, groups: Sequence[Group]) -> bool:
+    places = [
+        (row.method, group.runs[0].option("model.structure"))
+        for group in groups
+        if (row := table.row(group.runs[0])) is not None
+    ]
+    return len(set(places)) < len(places)

@@ -1,0 +1,155 @@
+"""What papers print: which of their rows a run belongs to, and the numbers to set beside it.
+
+The numbers are in ``assets/published.toml``. A run belongs to a row by its own configuration, so
+runs need not carry them, and a row that nobody ran is known too.
+"""
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from nestruct.reports.runs import Run
+
+
+@dataclass(frozen=True)
+class Row:
+    """A method in a published table.
+
+    Attributes:
+        method: What the table calls it.
+        estimator: The options by which a run is of this method.
+        numbers: By structure and metric (``elbo``, ``f1``): mean and standard deviation as printed.
+    """
+
+    method: str
+    estimator: Mapping[str, Any]
+    numbers: Mapping[str, Mapping[str, tuple[float, float]]]
+
+    def has(self, run: Run) -> bool:
+        """Whether a run is of this method, on whatever data."""
+        return _agrees(run, "estimator", self.estimator)
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """What needs no learning.
+
+    Attributes:
+        method: What the table calls it.
+        reference: What runs call it.
+        structures: The values of ``model.structure`` of which its answers are members.
+    """
+
+    method: str
+    reference: str
+    structures: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class PublishedTable:
+    """A published table.
+
+    Attributes:
+        title: What it is called here.
+        source: Where it was printed.
+        data: The data's options that its runs have; ``model``: the model's.
+        columns: What the values of ``model.structure`` are called.
+        rows: Its methods in order, those that only we have at the end.
+        baselines: What needs no learning.
+    """
+
+    title: str
+    source: str
+    data: Mapping[str, Any]
+    model: Mapping[str, Any]
+    columns: Mapping[str, str]
+    rows: tuple[Row, ...]
+    baselines: tuple[Baseline, ...]
+
+    def row(self, run: Run) -> Row | None:
+        """The row that a run belongs to; None where its task or its method is another."""
+        if not (_agrees(run, "data", self.data) and _agrees(run, "model", self.model)):
+            return None
+        if run.option("model.structure") not in self.columns:
+            return None
+        return next((row for row in self.rows if row.has(run)), None)
+
+
+@cache
+def published_tables() -> tuple[PublishedTable, ...]:
+    """Every table whose numbers are known."""
+    file = resources.files("nestruct.reports") / "assets" / "published.toml"
+    tables = tomllib.loads(file.read_text(encoding="utf-8"))
+    return tuple(
+        PublishedTable(
+            **{key: table[key] for key in ("title", "source", "data", "model", "columns")},
+            rows=tuple(
+                Row(
+                    row["method"],
+                    row["estimator"],
+                    {
+                        structure: {metric: (mean, sd) for metric, (mean, sd) in found.items()}
+                        for structure, found in row.items()
+                        if structure in table["columns"]
+                    },
+                )
+                for row in table["rows"]
+            ),
+            baselines=tuple(
+                Baseline(b["method"], b["reference"], tuple(b["structures"]))
+                for b in table["baselines"]
+            ),
+        )
+        for table in tables.values()
+    )
+
+
+def method_name(run: Run) -> str | None:
+    """What published tables call a run's method, else its estimator's name."""
+    rows = (row for table in published_tables() for row in table.rows)
+    found = next((row.method for row in rows if row.has(run)), None)
+    name = run.option("estimator.name")
+    return found or (name if isinstance(name, str) else None)
+
+
+def published_number(run: Run, metric: str) -> tuple[float, float] | None:
+    """What a paper prints for a run's method on a run's task: mean and standard deviation."""
+    for table in published_tables():
+        row = table.row(run)
+        if row is not None:
+            return row.numbers.get(run.option("model.structure"), {}).get(metric)
+    return None
+
+
+def structure_name(run: Run) -> str | None:
+    """What a run's latent space is called, where its configuration says."""
+    structure = run.option("model.structure")
+    for table in published_tables():
+        if structure in table.columns:
+            return table.columns[structure]
+    return structure if isinstance(structure, str) else None
+
+
+def short_names(runs: Sequence[Run], labels: Sequence[str]) -> list[str]:
+    """Names for tight places: method and latent space where that tells runs apart, else labels."""
+    several = len({structure_name(run) for run in runs}) > 1
+    methods = [method_name(run) or "" for run in runs]
+    briefs = [method.partition(",")[0] for method in methods]
+    # "NES, a minibatch per pair" is "NES" where there is no other.
+    if len(set(briefs)) == len(set(methods)):
+        methods = briefs
+    names = [
+        ", ".join(filter(None, [method, structure_name(run) if several else None]))
+        for method, run in zip(methods, runs, strict=True)
+    ]
+    return [
+        name if name and names.count(name) == 1 else label
+        for name, label in zip(names, labels, strict=True)
+    ]
+
+
+def _agrees(run: Run, section: str, options: Mapping[str, Any]) -> bool:
+    return all(run.option(f"{section}.{key}") == value for key, value in options.items())

@@ -1,0 +1,148 @@
+"""A table as plain data, and its three forms: HTML that can be read as it is, Markdown, CSV."""
+
+import csv
+import html
+import io
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean, stdev
+
+from nestruct.wording import number
+
+NOTHING = "\N{EN DASH}"  # what an empty cell shows
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What a table shows.
+
+    Attributes:
+        text: As people read it; empty where there is nothing.
+        value: What it sorts by; None for words, infinity for what was never reached.
+        spread: The standard deviation over runs, where there were several.
+    """
+
+    text: str = ""
+    value: float | None = None
+    spread: float | None = None
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of cells under named columns.
+
+    Attributes:
+        title: What it shows.
+        columns: For each column what stands over it and its neighbours, and its own name.
+        rows: One cell for each column.
+        notes: Sentences that belong below it.
+    """
+
+    title: str
+    columns: Sequence[tuple[str, str]]
+    rows: Sequence[Sequence[Cell]]
+    notes: Sequence[str] = field(default=())
+
+    def is_text(self, column: int) -> bool:
+        """Whether no row has a number in a column."""
+        return all(row[column].value is None for row in self.rows)
+
+
+def spread(values: Sequence[float | None], say: Callable[[float], str] = number) -> Cell:
+    """The mean of what is known, with the standard deviation where there are several values."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return Cell()
+    mean = fmean(known)
+    deviation = stdev(known) if len(known) > 1 else None
+    text = say(mean)
+    if deviation:
+        text += f" ± {number(deviation, like=mean) if say is number else say(deviation)}"
+    if len(known) < len(values):
+        text += f" ({len(known)} of {len(values)})"
+    return Cell(text, mean, deviation)
+
+
+def to_html(table: Table) -> str:
+    """A table to read, which the page's script makes sortable."""
+    sides = [' class="first"' if table.is_text(c) else "" for c in range(len(table.columns))]
+    above = ""
+    if any(over for over, _ in table.columns):
+        spans = _spans(table)
+        above = "".join(
+            f'<th colspan="{width}" scope="colgroup">{html.escape(over)}</th>'
+            if over
+            else f'<td colspan="{width}"></td>'
+            for over, width in spans
+        )
+        above = f"<tr>{above}</tr>"
+    heads = "".join(
+        f'<th scope="col"{side}>{html.escape(label)}</th>'
+        for (_, label), side in zip(table.columns, sides, strict=True)
+    )
+    rows = "".join(f"<tr>{''.join(map(_td, row, sides))}</tr>\n" for row in table.rows)
+    label = html.escape(table.title)
+    notes = f'<p class="note">{html.escape(" ".join(table.notes))}</p>' if table.notes else ""
+    return (
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{label}">'
+        f'<table class="sortable"><thead>{above}<tr>{heads}</tr></thead>\n'
+        f"<tbody>\n{rows}</tbody></table></div>{notes}"
+    )
+
+
+def to_markdown(table: Table) -> str:
+    """A table as Markdown has it, under its title in bold."""
+    heads = [": ".join(filter(None, pair)) for pair in table.columns]
+    lines = ["---" if table.is_text(c) else "---:" for c in range(len(heads))]
+    rows = [[cell.text or NOTHING for cell in row] for row in table.rows]
+    body = "\n".join(f"| {' | '.join(map(_escaped, row))} |" for row in [heads, lines, *rows])
+    notes = f"\n\n{' '.join(table.notes)}" if table.notes else ""
+    return f"**{table.title}**\n\n{body}{notes}\n"
+
+
+def to_csv(table: Table) -> str:
+    """A table as CSV, under a line with its title: full numbers, deviations in their own column."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    with_spread = [
+        any(row[c].spread is not None for row in table.rows) for c in range(len(table.columns))
+    ]
+    heads: list[str] = []
+    for pair, has in zip(table.columns, with_spread, strict=True):
+        name = ": ".join(filter(None, pair))
+        heads += [name, f"{name}, deviation"] if has else [name]
+    writer.writerow(heads)
+    for row in table.rows:
+        cells: list[str | float] = []
+        for cell, has in zip(row, with_spread, strict=True):
+            known = cell.value is not None and math.isfinite(cell.value)
+            cells.append(cell.value if known and cell.value is not None else cell.text)
+            if has:
+                cells.append("" if cell.spread is None else cell.spread)
+        writer.writerow(cells)
+    return f"# {table.title}\n{out.getvalue()}"
+
+
+def _td(cell: Cell, side: str) -> str:
+    side = ' class="first long"' if len(cell.text) > 32 else side
+    value = "" if cell.value is None else f' data-value="{_value(cell.value)}"'
+    return f"<td{side}{value}>{html.escape(cell.text) or NOTHING}</td>"
+
+
+def _value(value: float) -> str:
+    return f"{value:.9g}" if math.isfinite(value) else "Infinity"
+
+
+def _spans(table: Table) -> list[tuple[str, int]]:
+    spans: list[tuple[str, int]] = []
+    for over, _ in table.columns:
+        if spans and spans[-1][0] == over:
+            spans[-1] = (over, spans[-1][1] + 1)
+        else:
+            spans.append((over, 1))
+    return spans
+
+
+def _escaped(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
