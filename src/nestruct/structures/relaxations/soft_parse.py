@@ -36,7 +36,7 @@ RIGHT, LEFT, INNER, ARC_RIGHT, ARC_LEFT = 0, 1, 2, 3, 4
 # of RIGHT and INNER begins one node later.
 FIRST = (ARC_RIGHT, LEFT, RIGHT)
 SECOND = (RIGHT, ARC_LEFT, LEFT)
-_COLUMNS = 512  # of a table, at most as many lanes as that gives: it should stay in the cache
+_COLUMNS = 256  # of a table: as many lanes as that allows, so that it stays in the cache
 
 
 def soft_parse(
@@ -79,21 +79,21 @@ def parse_on_cpu(
     scores: Tensor, lengths: Tensor, single_root: bool, slope: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """The soft parse and its value; with ``slope``, g, the derivative by scores instead."""
-    out, value = torch.empty_like(scores), scores.new_empty(len(scores))
-    slope = scores[:0] if slope is None else slope
-    tensors = (scores, lengths, slope, out, value)
-    arrays = [tensor.contiguous().numpy() for tensor in tensors]
+    rows = scores.double().contiguous()  # one kernel to compile, and it is no faster in float32
+    slopes = rows[:0] if slope is None else slope.double().contiguous()
+    out, value = torch.empty_like(rows), rows.new_empty(len(rows))
+    arrays = [tensor.numpy() for tensor in (rows, lengths.contiguous(), slopes, out, value)]
     spread_rows(
-        lambda rows: _kernel(single_root, *(array[rows] for array in arrays)),
-        len(scores),
-        scores.numel(),
+        lambda part: _kernel(single_root, *(array[part] for array in arrays)),
+        len(rows),
+        rows.numel(),
     )
-    return out, value
+    return out.to(scores.dtype), value.to(scores.dtype)
 
 
 @jit
 def _kernel(single_root, rows, lengths, slopes, out, values):
-    """Works in float64; ``slopes`` is empty for the parse itself.
+    """The kernel; ``slopes`` is empty for the parse itself.
 
     A table has spans by width and then by first node, for a few sentences side by side: all inner
     loops run over neighbours, without branches or calls, so that they are vectorised.
