@@ -143,7 +143,9 @@ def test_gradcheck_through_the_structure(single_root):
     blocked = scores.detach() == -torch.inf
     finite = torch.where(blocked, 0.0, scores.detach()).requires_grad_()
     assert torch.autograd.gradcheck(parse, finite)
-    slope = torch.autograd.grad(tree.soft_argmax(scores, 0.7, lengths)[..., 1:].square().sum(), scores)
+    slope = torch.autograd.grad(
+        tree.soft_argmax(scores, 0.7, lengths)[..., 1:].square().sum(), scores
+    )
     assert slope[0].isfinite().all()
     assert slope[0][0, 0, 2, 3] == 0
 

@@ -20,6 +20,8 @@ loss's derivative v by a span's value goes down as shares do:
 Nothing of size n^3 is kept: each pass computes the weights b anew.
 """
 
+import math
+
 import numpy as np
 import torch
 from jaxtyping import Float, Int
@@ -83,16 +85,17 @@ def parse_on_cpu(
     slopes = rows[:0] if slope is None else slope.double().contiguous()
     out, value = torch.empty_like(rows), rows.new_empty(len(rows))
     arrays = [tensor.numpy() for tensor in (rows, lengths.contiguous(), slopes, out, value)]
-    spread_rows(
-        lambda part: _kernel(single_root, *(array[part] for array in arrays)),
-        len(rows),
-        rows.numel(),
-    )
+
+    def work(part: slice) -> None:
+        order = np.argsort(arrays[1][part])  # sentences of like length share a chart
+        _kernel(single_root, order, *(array[part] for array in arrays))
+
+    spread_rows(work, len(rows), rows.numel())
     return out.to(scores.dtype), value.to(scores.dtype)
 
 
 @jit
-def _kernel(single_root, rows, lengths, slopes, out, values):
+def _kernel(single_root, order, rows, lengths, slopes, out, values):
     """The kernel; ``slopes`` is empty for the parse itself.
 
     A table has spans by width and then by first node, for a few sentences side by side: all inner
@@ -110,46 +113,37 @@ def _kernel(single_root, rows, lengths, slopes, out, values):
     shares, pulls = np.empty_like(chart), np.empty_like(means)
     roots = np.empty((lanes, nodes))
     buffers = np.empty((4, nodes * lanes))
-    order = np.argsort(lengths)  # sentences of like length share a chart
     for start in range(0, count, lanes):
         group = order[start : start + lanes]
         longest = max(0, lengths[group[-1]] + 1 - first)
-        _load(rows, group, first, longest, lanes, arcs)
-        _go_up(chart, tops, scales, True, arcs, chart, buffers, longest, lanes)
-        shares[:, :longest] = 0.0
-        for lane in range(len(group)):
-            row, length = group[lane], lengths[group[lane]]
-            values[row] = 0.0
-            if length > 0 and not single_root:
-                values[row] = chart[RIGHT, length, lane]
-                shares[RIGHT, length, lane] = 1.0
-            elif length > 0:
-                parts = _whole(rows[row], chart, length, lane, lanes)
-                chances = np.exp(parts - parts.max())
-                chances /= chances.sum()
-                values[row] = (chances * parts).sum()
-                _seed(chances, shares, lane, lanes)
-                roots[lane, :length] = chances
-        _go_down(chart, tops, scales, means, shares, shares, False, buffers, longest, lanes)
-        if backward:
-            _load(slopes, group, first, longest, lanes, arcs)
-            _go_up(chart, tops, scales, False, arcs, means, buffers, longest, lanes)
-            pulls[:, :longest] = 0.0
+        for phase in range(2 if backward else 1):
+            sums, out_table = (means, pulls) if phase else (chart, shares)
+            _load(slopes if phase else rows, group, first, longest, lanes, arcs)
+            _go_up(chart, tops, scales, phase == 0, arcs, sums, buffers, longest, lanes)
+            _clear(out_table, longest)
             for lane in range(len(group)):
-                row, length = group[lane], lengths[group[lane]]
+                row, length, chances = group[lane], lengths[group[lane]], roots[lane]
+                if phase == 0:
+                    values[row] = 0.0
                 if length > 0 and single_root:
-                    parts = _whole(slopes[row], means, length, lane, lanes)
-                    chances = roots[lane, :length]
-                    change = chances * (parts - (chances * parts).sum())
-                    _seed(change, pulls, lane, lanes)
-                    roots[lane, :length] = change
-            _go_down(chart, tops, scales, means, shares, pulls, True, buffers, longest, lanes)
+                    if phase == 0:
+                        values[row] = _choose_root(rows[row], chart, length, lane, lanes, chances)
+                    else:
+                        _pull_root(slopes[row], means, length, lane, lanes, chances)
+                    _seed(chances, out_table, length, lane, lanes)
+                elif length > 0 and phase == 0:
+                    values[row] = chart[RIGHT, length, lane]
+                    shares[RIGHT, length, lane] = 1.0
+            _go_down(chart, tops, scales, means, shares, out_table, phase, buffers, longest, lanes)
         found = pulls if backward else shares
         for lane in range(len(group)):
             row, length = group[lane], lengths[group[lane]]
-            out[row] = 0.0
+            for i in range(size):
+                for j in range(size):
+                    out[row, i, j] = 0.0
             if single_root:
-                out[row, 0, 1 : length + 1] = roots[lane, :length]
+                for word in range(length):
+                    out[row, 0, word + 1] = roots[lane, word]
             for i in range(first, length):
                 for j in range(i + 1, length + 1):
                     place = (i - first) * lanes + lane
@@ -169,21 +163,52 @@ def _load(rows, group, first, nodes, lanes, arcs):
 
 
 @jit
-def _whole(row, table, length, lane, lanes):
-    """The parts of a whole sentence: the root's arc and what is on either side of its word."""
-    parts = np.empty(length)
-    for word in range(length):
-        after = table[RIGHT, length - 1 - word, word * lanes + lane]
-        parts[word] = row[0, word + 1] + table[LEFT, word, lane] + after
-    return parts
+def _clear(table, nodes):
+    for kind in range(table.shape[0]):
+        for width in range(nodes):
+            for place in range(table.shape[2]):
+                table[kind, width, place] = 0.0
 
 
 @jit
-def _seed(parts, table, lane, lanes):
-    """Hands those parts on."""
-    for word in range(len(parts)):
+def _part(row, table, length, lane, lanes, word):
+    """A part of a whole sentence: the root's arc and what is on either side of its word."""
+    after = table[RIGHT, length - 1 - word, word * lanes + lane]
+    return row[0, word + 1] + table[LEFT, word, lane] + after
+
+
+@jit
+def _choose_root(row, chart, length, lane, lanes, chances):
+    """The chances of all words to hang from the root, and the value of the sentence."""
+    top, total, value = -np.inf, 0.0, 0.0
+    for word in range(length):
+        top = max(top, _part(row, chart, length, lane, lanes, word))
+    for word in range(length):
+        part = _part(row, chart, length, lane, lanes, word)
+        chances[word] = math.exp(part - top)
+        total += chances[word]
+        value += chances[word] * part
+    for word in range(length):
+        chances[word] /= total
+    return value / total
+
+
+@jit
+def _pull_root(row, means, length, lane, lanes, chances):
+    """Turns the chances of all words to hang from the root into the derivatives by their parts."""
+    mean = 0.0
+    for word in range(length):
+        mean += chances[word] * _part(row, means, length, lane, lanes, word)
+    for word in range(length):
+        chances[word] *= _part(row, means, length, lane, lanes, word) - mean
+
+
+@jit
+def _seed(parts, table, length, lane, lanes):
+    """Hands the parts of a whole sentence on."""
+    for word in range(length):
         table[LEFT, word, lane] += parts[word]
-        table[RIGHT, len(parts) - 1 - word, word * lanes + lane] += parts[word]
+        table[RIGHT, length - 1 - word, word * lanes + lane] += parts[word]
 
 
 @jit
@@ -199,8 +224,9 @@ def _go_up(chart, tops, scales, is_new, arcs, sums, buffers, nodes, lanes):
             top, scale = tops[kind, width, :size], scales[kind, width, :size]
             cell, weights = sums[kind, width, :size], buffers[0, :size]
             if is_new:
-                top[:] = -np.inf
-                scale[:] = 0.0
+                for place in range(size):
+                    top[place] = -np.inf
+                    scale[place] = 0.0
                 for split in range(width):
                     wide, skip = split + (kind == RIGHT), split + (kind != LEFT)
                     a = chart[first, wide, :size]
@@ -208,7 +234,8 @@ def _go_up(chart, tops, scales, is_new, arcs, sums, buffers, nodes, lanes):
                     for place in range(size):
                         part = a[place] + b[place]
                         top[place] = part if part > top[place] else top[place]
-            cell[:] = 0.0
+            for place in range(size):
+                cell[place] = 0.0
             for split in range(width):
                 wide, skip = split + (kind == RIGHT), split + (kind != LEFT)
                 a = chart[first, wide, :size]
@@ -242,8 +269,9 @@ def _go_down(chart, tops, scales, means, shares, out, backward, buffers, nodes, 
             top, scale = tops[kind, width, :size], scales[kind, width, :size]
             weights, constant, pull = buffers[0, :size], buffers[1, :size], buffers[2, :size]
             if kind == INNER:
-                out[INNER, width, :size] = out[ARC_RIGHT, width, :size]
-                out[INNER, width, :size] += out[ARC_LEFT, width, :size]
+                for place in range(size):
+                    both = out[ARC_RIGHT, width, place] + out[ARC_LEFT, width, place]
+                    out[INNER, width, place] = both
             share = shares[kind, width, :size]
             if backward:
                 for place in range(size):
