@@ -121,7 +121,9 @@ class _Mixture:
     def _solve(self, scores: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         """The best members, 0 where there is no answer; and which rows have one."""
         lengths = None if self.lengths is None else self.lengths[rows]
-        z = self.structure.argmax(scores[:, :-1].reshape(-1, *self.shape), lengths).flatten(1)
+        z = self.structure.argmax(scores[:, :-1].reshape(len(rows), *self.shape), lengths).flatten(
+            1
+        )
         answered = ~z.sum(1).isnan()
         return _with_spare(torch.where(answered[:, None], z, 0.0)), answered
 
