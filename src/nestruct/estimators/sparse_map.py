@@ -14,8 +14,8 @@ from torch import Tensor
 from nestruct.estimators.backpropagation import Backpropagation
 from nestruct.models import StructuredModel
 from nestruct.noise import Noise
+from nestruct.structures import sparse_map
 from nestruct.structures.base import check_count, check_temperature
-from nestruct.structures.relaxations.sparse_map import sparse_map
 
 
 @dataclass(kw_only=True, eq=False)

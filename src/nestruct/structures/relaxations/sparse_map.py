@@ -199,6 +199,9 @@ def _totals(
 def _mix(
     members: Int[Tensor, "batch slots ones"], weights: Float[Tensor, "batch slots"], size: int
 ) -> Float[Tensor, "batch parts"]:
-    """The weighted sum of the members."""
-    each = weights[:, :, None].expand(members.shape).flatten(1)
-    return weights.new_zeros(len(members), size).scatter_add_(1, members.flatten(1), each)
+    """The weighted sum of the members: one after the other, so that it has the same bits again."""
+    result = weights.new_zeros(len(members), size)
+    for slot in range(members.shape[1]):
+        parts = members[:, slot]
+        result.scatter_add_(1, parts, weights[:, slot, None].expand(parts.shape))
+    return result
