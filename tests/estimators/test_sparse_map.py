@@ -16,7 +16,7 @@ OTHERS = [
     nestruct.SpanningTree(4),
     nestruct.BlackBox(lambda row: np.eye(4)[np.argmax(row)], 4, batched=False, backend="numpy"),
 ]
-CASES = [(toys.Sentences(tree), BATCH) for tree in TREES]
+CASES: list[tuple] = [(toys.Sentences(tree), BATCH) for tree in TREES]
 CASES += [(toys.vae(other, divergence="none"), toys.bits(3, 6)) for other in OTHERS]
 NAMES = [repr(model.structure) for model, _ in CASES]
 
