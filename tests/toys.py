@@ -84,6 +84,36 @@ def gradient(model: nn.Module) -> torch.Tensor:
     )
 
 
+class Sentences(nestruct.StructuredModel):
+    """Sentences ``{"x": [batch, words, 3], "words": [batch]}``; any smooth loss of soft trees."""
+
+    def __init__(self, structure, seed: int = 0) -> None:
+        super().__init__()
+        self.structure = structure
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            self.heads, self.dependents = nn.Linear(3, 4), nn.Linear(3, 4)
+            self.decoder = nn.Linear(3, 3)
+        self.double()
+
+    def lengths(self, batch):
+        return batch["words"]
+
+    def encode(self, batch):
+        x = nn.functional.pad(batch["x"], (0, 0, 1, 0))  # the root
+        return self.heads(x) @ self.dependents(x).mT
+
+    def decode(self, batch, z):
+        x = nn.functional.pad(batch["x"], (0, 0, 1, 0))
+        return -(z.mT @ self.decoder(x) - x).square().sum((-1, -2))
+
+
+def sentences(*lengths: int, seed: int = 0) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(len(lengths), max(lengths), 3, generator=generator, dtype=torch.float64)
+    return {"x": x, "words": torch.tensor(lengths)}
+
+
 def run_on_two_processes(script: str, folder: Path) -> None:
     """Runs a script under torchrun; it finds the folder in ``sys.argv[1]``."""
     path = folder / "script.py"

@@ -4,6 +4,7 @@ from nestruct._version import __version__
 from nestruct.data import select_rows
 from nestruct.errors import InputError, NestructError
 from nestruct.estimators import (
+    DPP,
     NES,
     NVIL,
     SNES,
@@ -11,6 +12,7 @@ from nestruct.estimators import (
     Enumeration,
     Reinforce,
     ScoreNES,
+    SparseMAP,
     StepReport,
     StructureNES,
     check_gradient,
@@ -38,6 +40,7 @@ from nestruct.structures import (
 from nestruct.training import FitResult, evaluate, fit, load
 
 __all__ = [
+    "DPP",
     "NES",
     "NVIL",
     "SNES",
@@ -61,6 +64,7 @@ __all__ = [
     "Samplable",
     "ScoreNES",
     "SpanningTree",
+    "SparseMAP",
     "StepReport",
     "Structure",
     "StructureNES",

@@ -5,7 +5,16 @@ import torch
 import toys
 
 import nestruct
-from nestruct import NVIL, SST, Enumeration, Reinforce, ScoreNES, StructureNES
+from nestruct import (
+    DPP,
+    NVIL,
+    SST,
+    Enumeration,
+    Reinforce,
+    ScoreNES,
+    SparseMAP,
+    StructureNES,
+)
 
 pytestmark = pytest.mark.cuda
 MAKERS = [
@@ -122,3 +131,42 @@ def test_running_statistics_move_as_without_a_graph():
         found.append(model.state_dict())
     for name, value in found[0].items():
         torch.testing.assert_close(value, found[1][name])
+
+
+def on_gpu(batch):
+    return {name: tensor.cuda() for name, tensor in batch.items()}
+
+
+@pytest.mark.parametrize("single_root", [True, False])
+def test_soft_parses_are_captured(single_root):
+    model = toys.Sentences(nestruct.ProjectiveTree(single_root)).cuda()
+    captured, plain = DPP(graph="on", num_samples=2), DPP(graph="off", num_samples=2)
+    for step in range(3):
+        batch = on_gpu(toys.sentences(7, 3 + step, 5, 1, seed=step))
+        captured.backward(model, batch, seed=3, step=step)
+        found = toys.gradient(model).clone()
+        plain.backward(model, batch, seed=3, step=step)
+        torch.testing.assert_close(found, toys.gradient(model))
+
+
+@pytest.mark.parametrize("estimator", [DPP(), SparseMAP()], ids=["dpp", "sparse map"])
+@pytest.mark.parametrize("kind", [nestruct.ProjectiveTree, nestruct.NonProjectiveTree])
+def test_relaxed_parses_equal_the_cpu(kind, estimator):
+    if isinstance(estimator, DPP) and kind is nestruct.NonProjectiveTree:
+        return
+    batch, results = toys.sentences(7, 3, 5, 1), []
+    for device in ("cpu", "cuda"):
+        model = toys.Sentences(kind()).to(device)
+        moved = {name: tensor.to(device) for name, tensor in batch.items()}
+        estimator.backward(model, moved, seed=3)
+        results.append(toys.gradient(model).cpu())
+    torch.testing.assert_close(*results)
+
+
+def test_sparse_maps_have_the_same_bits_again():
+    model, batch = toys.Sentences(nestruct.NonProjectiveTree()).cuda(), toys.sentences(9, 9, 4)
+    found = []
+    for _ in range(2):
+        SparseMAP().backward(model, on_gpu(batch), seed=3)
+        found.append(toys.gradient(model).clone())
+    assert torch.equal(*found)

@@ -6,6 +6,7 @@ from cases import CASES, GIBBS_CASES, SAMPLE_CASES
 
 import nestruct
 from nestruct import InputError
+from nestruct.structures import sparse_map
 
 pytestmark = pytest.mark.cuda
 
@@ -15,6 +16,8 @@ CAPTURABLE = {
     "spanning tree": (nestruct.SpanningTree(10), (64, 45)),
     "projective tree": (nestruct.ProjectiveTree(), (64, 13, 13)),
     "projective tree, many roots": (nestruct.ProjectiveTree(False), (64, 13, 13)),
+    "non-projective tree": (nestruct.NonProjectiveTree(), (64, 13, 13)),
+    "non-projective tree, many roots": (nestruct.NonProjectiveTree(False), (64, 13, 13)),
     "black box": (nestruct.BlackBox(lambda s: s > 0, (7,)), (64, 7)),
 }
 
@@ -56,6 +59,17 @@ def test_gibbs_quantities_equal_the_cpu(case):
     for method in ("log_partition", "marginals", "entropy"):
         on_gpu = getattr(case.structure, method)(scores.cuda())
         torch.testing.assert_close(on_gpu.cpu(), getattr(case.structure, method)(scores))
+
+
+def test_relaxations_equal_the_cpu():
+    scores, lengths = gaussian((5, 30, 30), torch.float64), torch.tensor([29, 7, 1, 0, 28])
+    for rule in (True, False):
+        tree = nestruct.ProjectiveTree(rule)
+        soft = tree.soft_argmax(scores.cuda(), 0.7, lengths)
+        torch.testing.assert_close(soft.cpu(), tree.soft_argmax(scores, 0.7, lengths))
+        for kind in (nestruct.ProjectiveTree, nestruct.NonProjectiveTree):
+            mixture = sparse_map(kind(rule), scores.cuda(), lengths.cuda())
+            torch.testing.assert_close(mixture.cpu(), sparse_map(kind(rule), scores, lengths))
 
 
 @pytest.mark.parametrize("case", SAMPLE_CASES, ids=repr)
@@ -105,7 +119,8 @@ def test_a_cpu_solver_cannot_be_captured():
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 def test_no_host_synchronisation_inside_vmap():
     for structure, shape in CAPTURABLE.values():
-        if not isinstance(structure, nestruct.BlackBox):
+        # The rounds of the non-projective solver end early where the host may look.
+        if not isinstance(structure, nestruct.BlackBox | nestruct.NonProjectiveTree):
             scores = gaussian((3, *shape)).cuda()
             torch.func.vmap(structure.argmax)(scores)
             try:

@@ -6,6 +6,7 @@ then takes its step.
 
 from nestruct.estimators.base import StepReport
 from nestruct.estimators.check import check_gradient
+from nestruct.estimators.dpp import DPP
 from nestruct.estimators.enumeration import Enumeration
 from nestruct.estimators.nes import NES
 from nestruct.estimators.nvil import NVIL
@@ -13,10 +14,12 @@ from nestruct.estimators.reinforce import Reinforce
 from nestruct.estimators.score_nes import ScoreNES
 from nestruct.estimators.smoothing import smoothing_gap
 from nestruct.estimators.snes import SNES
+from nestruct.estimators.sparse_map import SparseMAP
 from nestruct.estimators.sst import SST
 from nestruct.estimators.structure_nes import StructureNES
 
 __all__ = [
+    "DPP",
     "NES",
     "NVIL",
     "SNES",
@@ -24,6 +27,7 @@ __all__ = [
     "Enumeration",
     "Reinforce",
     "ScoreNES",
+    "SparseMAP",
     "StepReport",
     "StructureNES",
     "check_gradient",

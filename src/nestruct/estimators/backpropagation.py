@@ -5,6 +5,7 @@ their launches), the gradients and the report.
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
@@ -118,6 +119,29 @@ class Backpropagation(Stateless):
             losses = model.loss_at(batch, scores, torch.where(failed, 0.0, z))
         losses = torch.where(failed.flatten(2).any(-1), torch.nan, losses)
         return losses, losses.isfinite().all(0)
+
+    def relaxed_losses(
+        self,
+        model: StructuredModel,
+        batch: Any,
+        noise: Noise,
+        relax: Callable[[Tensor, Tensor | None], Tensor],
+    ) -> tuple[Tensor, Tensor]:
+        """The mean loss at relaxed structures: it is its own surrogate; and the losses.
+
+        ``relax(perturbed_scores, lengths)`` is what is decoded. An example without a structure has
+        the loss NaN and leaves the others alone.
+        """
+        lengths, scores = model.lengths(batch), model.encode(batch)
+        losses = []
+        for stream in range(self.num_samples):
+            gumbel = noise.replace(stream=stream).gumbel(scores, lengths)
+            z = relax(scores + gumbel, lengths)
+            failed = z.isnan()
+            loss = model.loss_at(batch, scores, torch.where(failed, 0.0, z))
+            losses.append(torch.where(failed.flatten(1).any(-1), torch.nan, loss))
+        every = torch.stack(losses)
+        return masked_mean(every, every.isfinite()), every
 
     def _watch(self) -> Watch:
         if self._watching is None:

@@ -75,13 +75,10 @@ class SST(Backpropagation):
     def surrogate(self, model: StructuredModel, batch: Any, noise: Noise) -> tuple[Tensor, Tensor]:
         """The mean loss at relaxed structures: it is its own surrogate."""
         structure: Any = model.structure
-        lengths = model.lengths(batch)
-        scores, temperature = model.encode(batch), self.temperature_at(noise.step)
-        losses = torch.stack(
-            [
-                model.loss_at(batch, scores, structure.relax(perturbed, temperature, lengths))
-                for stream in range(self.num_samples)
-                for perturbed in [scores + noise.replace(stream=stream).gumbel(scores, lengths)]
-            ]
+        temperature = self.temperature_at(noise.step)
+        return self.relaxed_losses(
+            model,
+            batch,
+            noise,
+            lambda scores, lengths: structure.relax(scores, temperature, lengths),
         )
-        return losses.mean(), losses

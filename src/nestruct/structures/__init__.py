@@ -13,6 +13,7 @@ from nestruct.structures.non_projective_tree import NonProjectiveTree
 from nestruct.structures.permutation import Permutation
 from nestruct.structures.perturb_and_map import perturb_and_map_law
 from nestruct.structures.projective_tree import ProjectiveTree
+from nestruct.structures.relaxations.sparse_map import sparse_map
 from nestruct.structures.rows import nan_rows
 from nestruct.structures.spanning_tree import SpanningTree
 
@@ -32,5 +33,6 @@ __all__ = [
     "Structure",
     "nan_rows",
     "perturb_and_map_law",
+    "sparse_map",
     "swap_edges",
 ]

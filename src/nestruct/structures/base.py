@@ -172,14 +172,20 @@ class GibbsStructure(Structure):
     def _log_z(self, method: str, scores: Tensor, lengths: Tensor | None) -> Tensor:
         normal, offset = self._normalise(scores, lengths)
         value = self._log_partition(normal, lengths)
-        with torch.no_grad():
-            codes = torch.where(value.detach() > FORBIDDEN / 2, rows.OK, rows.NO_MEMBER)
-            codes = torch.where(value.detach().isfinite(), codes, rows.NOT_FINITE)
-            if lengths is not None:
-                in_range = (lengths >= 0) & (lengths < scores.shape[-1])
-                codes = torch.where(in_range, codes, rows.BAD_LENGTH)
-        codes = rows.check_rows(codes, f"{self!r}.{method}")
-        return torch.where(codes == rows.OK, value + offset, torch.nan)
+        answered = self._check_values(method, value.detach(), scores, lengths)
+        return torch.where(answered, value + offset, torch.nan)
+
+    @torch.no_grad()
+    def _check_values(
+        self, method: str, value: Tensor, scores: Tensor, lengths: Tensor | None
+    ) -> Tensor:
+        """Which rows have an answer; ``value``: what their normal scores sum up to, per row."""
+        codes = torch.where(value > FORBIDDEN / 2, rows.OK, rows.NO_MEMBER)
+        codes = torch.where(value.isfinite(), codes, rows.NOT_FINITE)
+        if lengths is not None:
+            in_range = (lengths >= 0) & (lengths < scores.shape[-1])
+            codes = torch.where(in_range, codes, rows.BAD_LENGTH)
+        return rows.check_rows(codes, f"{self!r}.{method}") == rows.OK
 
     def _marginals(
         self, method: str, scores: Tensor, lengths: Tensor | None
@@ -226,8 +232,7 @@ class GibbsStructure(Structure):
         With Gumbel noise on the scores and a Categorical structure this is the Gumbel-softmax. As
         the temperature falls to 0 it tends to ``argmax(perturbed_scores)``.
         """
-        if not isinstance(temperature, Tensor) and not temperature > 0:
-            raise InputError(f"{self!r}.relax: temperature must be positive, got {temperature}.")
+        check_temperature(f"{self!r}.relax", temperature)
         return self.marginals(perturbed_scores / temperature, lengths)
 
 
@@ -239,6 +244,12 @@ def check_floating(owner: str, scores: Tensor) -> None:
         raise InputError(
             f"{owner}: scores must be float32 or float64, got {scores.dtype}; convert them first."
         )
+
+
+def check_temperature(owner: str, temperature: float | Tensor) -> None:
+    """Raises unless the temperature is positive; a tensor is not looked into."""
+    if not isinstance(temperature, Tensor) and not 0 < temperature < math.inf:
+        raise InputError(f"{owner}: temperature must be positive, got {temperature!r}.")
 
 
 def check_enumerable(owner: str, log_count: float) -> None:

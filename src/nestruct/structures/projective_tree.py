@@ -1,11 +1,13 @@
 """Dependency trees without crossing arcs."""
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
+from nestruct.structures.base import check_temperature
 from nestruct.structures.dependency_tree import DependencyTree
 from nestruct.structures.relaxations import soft_eisner
+from nestruct.structures.relaxations.soft_parse import soft_parse
 
 
 class ProjectiveTree(DependencyTree):
@@ -25,6 +27,32 @@ class ProjectiveTree(DependencyTree):
     """
 
     _solver = "eisner"
+
+    def soft_argmax(
+        self, perturbed_scores: Tensor, temperature: float | Tensor, lengths: Tensor | None = None
+    ) -> Float[Tensor, "*batch tokens tokens"]:
+        """What differentiable perturb-and-parse decodes: Eisner's algorithm with softmax inside.
+
+        A mixture of trees that tends to ``argmax(perturbed_scores)`` as the temperature falls to 0,
+        as `relax` does, but with other weights; see `nestruct.structures.relaxations.soft_parse`.
+        Differentiable once.
+        """
+        check_temperature(f"{self!r}.soft_argmax", temperature)
+        lengths = self._check("soft_argmax", perturbed_scores, lengths)
+        scores = perturbed_scores / temperature
+        size, lead = scores.shape[-1], scores.shape[:-2]
+        normal, _ = self._normalise(scores, lengths)
+        finite = normal.detach().isfinite().flatten(-2).all(-1)
+        normal = torch.where(finite[..., None, None], normal, 0.0)
+        words = torch.full(lead, size - 1, device=scores.device) if lengths is None else lengths
+        z, value = soft_parse(
+            normal.reshape(-1, size, size),
+            words.reshape(-1).clamp(0, size - 1),
+            single_root=self.single_root,
+        )
+        value = torch.where(finite, value.view(lead), torch.nan)
+        answered = self._check_values("soft_argmax", value, scores, lengths)
+        return torch.where(answered[..., None, None], z.view(scores.shape), torch.nan)
 
     def _log_count(self, lengths: Tensor) -> Tensor:
         if self.single_root:  # C(3n - 2, n - 1) / n

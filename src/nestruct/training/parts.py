@@ -17,6 +17,7 @@ from torch.optim import lr_scheduler
 from nestruct.data import GraphLayout, Images, Patterns
 from nestruct.errors import InputError
 from nestruct.estimators import (
+    DPP,
     NES,
     NVIL,
     SNES,
@@ -24,6 +25,7 @@ from nestruct.estimators import (
     Enumeration,
     Reinforce,
     ScoreNES,
+    SparseMAP,
     StructureNES,
 )
 from nestruct.models import CategoricalVAE, RelationalVAE
@@ -73,12 +75,14 @@ MODELS = {  # what is given, the data decide
     "relational": Part(RelationalVAE, given=("num_nodes", "num_times")),
 }
 ESTIMATORS = {
+    "DPP": Part(DPP),
     "Enumeration": Part(Enumeration),
     "NES": Part(NES),
     "NVIL": Part(NVIL),
     "Reinforce": Part(Reinforce),
     "ScoreNES": Part(ScoreNES),
     "SNES": Part(SNES),
+    "SparseMAP": Part(SparseMAP),
     "SST": Part(SST),
     "StructureNES": Part(StructureNES),
 }

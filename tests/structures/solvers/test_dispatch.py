@@ -12,8 +12,9 @@ import pytest
 import torch
 
 import nestruct
+from nestruct.kernels import LANES
 from nestruct.structures.solvers import dispatch
-from nestruct.structures.solvers.run import LANES, run_rows
+from nestruct.structures.solvers.run import run_rows
 
 
 @pytest.fixture

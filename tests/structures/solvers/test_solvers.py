@@ -230,3 +230,21 @@ def test_float32_does_not_lose_the_best_tree():
         nestruct.Permutation(13),
     ):
         assert torch.equal(structure.argmax(scores).double(), structure.argmax(scores.double()))
+
+
+@pytest.mark.parametrize("single_root", [0, 1])
+def test_batched_edmonds_equals_the_kernel_on_nested_cycles(single_root):
+    """Neighbours like each other best, the nearer the better: cycles within cycles."""
+    generator = np.random.default_rng(3)
+    for n in (20, 60, 130):
+        place = np.arange(n + 1)
+        rows = -(np.abs(place[:, None] - place) ** 0.5) + 0.3 * generator.normal(
+            size=(6, n + 1, n + 1)
+        )
+        rows[:, 0] -= 30
+        lengths = np.array([n, n, n - 1, n // 2, 1, 0])
+        problem = PROBLEMS["edmonds"]
+        kernel = run(problem, "kernel", rows, lengths, single_root)
+        batched = run(problem, "batched", rows, lengths, single_root)
+        np.testing.assert_array_equal(kernel[0], batched[0])
+        np.testing.assert_array_equal(kernel[1], batched[1])

@@ -2,8 +2,8 @@
 
 The spans and the recurrences are those of ``solvers/eisner.py``. All spans of one width are
 computed at once. A table holds, for each start (or end) node, the spans found so far by width;
-nothing is edited in place, so both derivatives come from autograd. Its gradient, the marginals, is
-what differentiable perturb-and-parse decodes (C. Corro and I. Titov, 2019).
+nothing is edited in place, so both derivatives come from autograd. Its gradient is the marginals of
+the Gibbs law; what differentiable perturb-and-parse decodes is `soft_parse`.
 """
 
 import torch

@@ -17,7 +17,7 @@ from torch import Tensor
 from nestruct.errors import InputError
 from nestruct.structures.rows import OK, is_capturing, may_raise, raise_bad_rows
 from nestruct.structures.solvers.clock import timed
-from nestruct.structures.solvers.edmonds import edmonds_kernel
+from nestruct.structures.solvers.edmonds import edmonds_batched, edmonds_kernel
 from nestruct.structures.solvers.eisner import eisner_batched, eisner_kernel
 from nestruct.structures.solvers.jonker_volgenant import jonker_volgenant_kernel
 from nestruct.structures.solvers.prim import prim_batched, prim_kernel
@@ -37,7 +37,7 @@ SOLVERS = {
     "top_k": Solver(1, None, top_k_batched),
     "prim": Solver(1, prim_kernel, prim_batched),
     "eisner": Solver(2, eisner_kernel, eisner_batched),
-    "edmonds": Solver(2, edmonds_kernel, None),
+    "edmonds": Solver(2, edmonds_kernel, edmonds_batched),
     "jonker_volgenant": Solver(2, jonker_volgenant_kernel, None),
 }
 

@@ -14,9 +14,11 @@ problem", 2021, reach the same by reweighting.)
 """
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from nestruct.kernels import jit
-from nestruct.structures.rows import BAD_LENGTH, NO_MEMBER, NOT_FINITE, OK
+from nestruct.structures.rows import BAD_LENGTH, NO_MEMBER, NOT_FINITE, OK, is_capturing
 
 OPEN, ON_PATH, DONE = 0, 1, 2
 
@@ -147,6 +149,79 @@ def _open_cycles(length, num_labels, parent, arc_source, arc_target, single_root
         z[arc_source[word], word] = 1
         roots += arc_source[word] == 0
     return NO_MEMBER if single_root and roots > 1 else OK
+
+
+def edmonds_batched(
+    rows: Tensor, lengths: Tensor | None, single_root: int
+) -> tuple[Tensor, Tensor]:
+    """Every device: in each round all nodes choose their best arc and all cycles are contracted.
+
+    A sentence needs as many rounds as its cycles are nested. Outside of a captured graph the rounds
+    end when no sentence has a cycle left, which is read on the host; inside there are as many as
+    the longest sentence could need.
+    """
+    count, size = rows.shape[0], rows.shape[1]
+    node = torch.arange(size, device=rows.device)
+    if lengths is None:
+        lengths = torch.full((count,), size - 1, device=rows.device)
+    bad_length = (lengths < 0) | (lengths >= size)
+    lengths = lengths.clamp(0, size - 1)
+    real = node <= lengths[:, None]
+    words = real & (node > 0)
+    counts = words[:, :, None] & real[:, None, :] & (node[:, None] != node)
+    # As in the kernel: incoming arcs per node, from words; and the word that each enters.
+    weight = torch.where(counts, rows.mT.double(), -torch.inf)
+    not_finite = ~(weight < torch.inf).flatten(1).all(1)
+    weight = torch.where(not_finite[:, None, None] & counts, 0.0, weight)
+    target = node[:, None].expand(count, size, size)
+    node_of = node.expand(count, size)
+    no_member = torch.zeros_like(bad_length)
+    rounds = []
+    for _ in range(size - 1):
+        best, source = weight[:, :, single_root:].max(-1)
+        source = source + single_root
+        if single_root:
+            last_resort = best == -torch.inf
+            source = torch.where(last_resort, 0, source)
+            best = torch.where(last_resort, weight[:, :, 0], best)
+        choosing = words & (node_of == node)
+        stuck = choosing & (best == -torch.inf)
+        no_member = no_member | stuck.any(1)
+        enters = target.gather(2, source[:, :, None])[:, :, 0]
+        rounds.append((node_of, source, enters))
+        head = torch.where(choosing & ~stuck, node_of.gather(1, source), 0)
+        # After size steps from anywhere one is at the root or on a cycle, and every node of a cycle
+        # is reached from somewhere. Its name becomes the cycle's smallest node.
+        ahead, smallest = head, node.expand(count, size)
+        for _ in range(size.bit_length()):
+            smallest = torch.minimum(smallest, smallest.gather(1, ahead))
+            ahead = ahead.gather(1, ahead)
+        in_cycle = torch.zeros_like(words).scatter_(1, ahead, True) & words
+        if not is_capturing(rows) and not bool(in_cycle.any()):
+            break
+        name = torch.where(in_cycle, smallest, node)[:, :, None].expand(weight.shape)
+        weight = torch.where(in_cycle[:, :, None], weight - best[:, :, None], weight)
+        merged = torch.full_like(weight, -torch.inf).scatter_reduce_(1, name, weight, "amax")
+        winner = torch.where(weight == merged.gather(1, name), node[:, None], 0)
+        winner = torch.zeros_like(winner).scatter_reduce_(1, name, winner, "amax")
+        target = target.gather(1, winner)
+        node_of = name[:, :, 0].gather(1, node_of)
+        weight = torch.where(node_of[:, None, :] == node[:, None], -torch.inf, merged)
+
+    # Opens the cycles, newest first: the member that an arc enters takes it, others keep theirs.
+    later, source, enters = rounds[-1] if rounds else (node_of, node_of, node_of)
+    for earlier, own_source, own_enters in rounds[-2::-1]:
+        source, enters = source.gather(1, later), enters.gather(1, later)
+        entered = earlier.gather(1, enters) == node
+        source = torch.where(entered, source, own_source)
+        enters = torch.where(entered, enters, own_enters)
+        later = earlier
+    z = torch.zeros_like(rows).scatter_(1, source[:, None, :], 1.0) * words[:, None, :]
+    if single_root:
+        no_member = no_member | (z[:, 0].sum(-1) > 1)
+    codes = torch.where(no_member, NO_MEMBER, OK)
+    codes = torch.where(not_finite, NOT_FINITE, codes)
+    return z, torch.where(bad_length, BAD_LENGTH, codes)
 
 
 def edmonds_plain(scores: np.ndarray, length: int, single_root: bool) -> np.ndarray:

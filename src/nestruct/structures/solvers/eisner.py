@@ -23,9 +23,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nestruct.kernels import jit
+from nestruct.kernels import LANES, jit
 from nestruct.structures.rows import BAD_LENGTH, NO_MEMBER, NOT_FINITE, OK
-from nestruct.structures.solvers.run import LANES
 
 RIGHT, LEFT, ARC_RIGHT, ARC_LEFT = 0, 1, 2, 3
 
