@@ -8,7 +8,7 @@ import torch
 import nestruct
 from nestruct import InputError, Noise
 from nestruct.data import GraphLayout
-from nestruct.models import RelationalVAE, hard_structures
+from nestruct.models import RelationalVAE, hard_structures, nri
 from nestruct.population import Layout, Population, evaluate
 
 NOISE = Noise(seed=0, step=1)
@@ -198,6 +198,42 @@ def test_vmap_is_the_loop(options, chosen):
     population = Population(layout.centre(), layout.split(flat), mirrored=True)
     losses = [evaluate(model, population, BATCH, NOISE, mode=mode) for mode in ("vmap", "loop")]
     torch.testing.assert_close(*losses)
+
+
+@pytest.fixture
+def fast_on_cpu(monkeypatch):
+    """Takes the way of a GPU here, as it is written instead of compiled."""
+    monkeypatch.setattr(nri, "is_fast", lambda module, x: module.fused and module.training)
+    with torch.compiler.set_stance("force_eager"):
+        yield
+
+
+@pytest.mark.parametrize("samples", [1, 3])
+def test_the_fast_way_is_the_plain_one(fast_on_cpu, samples):
+    """Losses, gradients and running statistics."""
+    found = []
+    for fused in (True, False):
+        model = small(fused=fused)
+        z = trees(samples, 8)
+        with hard_structures():
+            losses = model.loss_at(BATCH, model.encode(BATCH), z)
+        gradients = torch.autograd.grad(losses.sum(), model.parameters())
+        found.append([losses, *gradients, *model.buffers()])
+    torch.testing.assert_close(*found)
+
+
+def test_the_fast_way_takes_all_members_at_once(fast_on_cpu):
+    layout = Layout(small())
+    flat = 0.1 * torch.randn(3, layout.size, dtype=torch.float64)
+    found = []
+    for fused in (True, False):
+        model = small(fused=fused)
+        nes = nestruct.NES(sigma=0.1, population_size=6, mode="vmap", minibatch="per_pair")
+        nes.backward(model, BATCH, seed=0)
+        population = Population(Layout(model).centre(), layout.split(flat), mirrored=True)
+        losses = evaluate(model, population, BATCH, NOISE, mode="vmap")
+        found.append([losses, *(p.grad for p in model.parameters()), *model.buffers()])
+    torch.testing.assert_close(*found)
 
 
 def test_loss_by_hand():

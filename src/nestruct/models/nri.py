@@ -15,6 +15,11 @@ from nestruct.models.roll_out import roll_out, roll_out_op
 DIMENSIONS = 2  # coordinates of a position
 
 
+def is_fast(module: "RelationalEncoder | RelationalDecoder", x: Tensor) -> bool:
+    """Whether a module takes its fast way: in training on a GPU, where it is asked to."""
+    return module.fused and module.training and x.is_cuda
+
+
 class RelationalEncoder(nn.Module):
     """NRI's MLP encoder, factor-graph variant: from node trajectories to a score per direction.
 
@@ -51,7 +56,7 @@ class RelationalEncoder(nn.Module):
     def forward(self, x: Float[Tensor, "batch nodes dim"]) -> Float[Tensor, "batch nodes nodes"]:
         """Scores of ``[receiver, sender]``; zero on the diagonal."""
         n = x.shape[-2]
-        if self.fused and self.training and x.is_cuda:
+        if is_fast(self, x):
             return on_grid(self._fused_scores(x), n)
         if self.node_in is None:
             grid = difference_layer(self.edge_in.first, x)
@@ -127,10 +132,10 @@ class RelationalDecoder(nn.Module):
         """
         layers = (self.message_in, self.message_out, self.move_in, self.move_hidden, self.move_out)
         parameters = [tensor for layer in layers for tensor in (layer.weight, layer.bias)]
-        fused = self.fused and self.training and z.is_cuda
-        if fused and not torch.is_grad_enabled():  # perhaps of many members
+        fast = is_fast(self, z)
+        if fast and not torch.is_grad_enabled():  # perhaps of many members
             return roll_out_op(positions, z, parameters, num_steps, hard)
-        return roll_out(positions, z, parameters, num_steps, hard=hard, fused=fused)
+        return roll_out(positions, z, parameters, num_steps, hard=hard, fused=fast)
 
     @torch.no_grad()
     def start_with_pull(self, share: float) -> None:
