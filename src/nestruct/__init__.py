@@ -13,6 +13,7 @@ from nestruct.estimators import (
     ScoreNES,
     StepReport,
     StructureNES,
+    Supervised,
     check_gradient,
     smoothing_gap,
 )
@@ -66,6 +67,7 @@ __all__ = [
     "StructureNES",
     "StructuredModel",
     "StructuredVAE",
+    "Supervised",
     "__version__",
     "check_gradient",
     "evaluate",

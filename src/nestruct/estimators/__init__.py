@@ -15,6 +15,7 @@ from nestruct.estimators.smoothing import smoothing_gap
 from nestruct.estimators.snes import SNES
 from nestruct.estimators.sst import SST
 from nestruct.estimators.structure_nes import StructureNES
+from nestruct.estimators.supervised import Supervised
 
 __all__ = [
     "NES",
@@ -26,6 +27,7 @@ __all__ = [
     "ScoreNES",
     "StepReport",
     "StructureNES",
+    "Supervised",
     "check_gradient",
     "smoothing_gap",
 ]

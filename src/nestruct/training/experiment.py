@@ -194,9 +194,17 @@ def load(
                 "again and say nestruct.load(run, model)."
             )
         recipe = Recipe.from_tables(config | {"device": resolve_device(device)})
-        model = build_model(recipe, _make("data", recipe.data))
+        model = _rebuild(recipe, _find(run, checkpoint))
     _fill(model, _find(run, checkpoint).model, run)
     return model.to(resolve_device(device)).eval()
+
+
+def _rebuild(recipe: Recipe, checkpoint: Checkpoint) -> nn.Module:
+    """The model of a run, without its data where the checkpoint knows what they decided."""
+    part = PARTS["model"][recipe.model.name]
+    if not hasattr(part.make, "given_by"):
+        return build_model(recipe, _make("data", recipe.data))
+    return _make("model", recipe.model, **part.make.given_by(checkpoint.model))
 
 
 def evaluate_run(

@@ -14,7 +14,7 @@ from typing import Any
 from torch import optim
 from torch.optim import lr_scheduler
 
-from nestruct.data import GraphLayout, Images, Patterns
+from nestruct.data import Grammar, GraphLayout, Images, Patterns, Treebanks
 from nestruct.errors import InputError
 from nestruct.estimators import (
     NES,
@@ -25,8 +25,9 @@ from nestruct.estimators import (
     Reinforce,
     ScoreNES,
     StructureNES,
+    Supervised,
 )
-from nestruct.models import CategoricalVAE, RelationalVAE
+from nestruct.models import CategoricalVAE, ParserVAE, RelationalVAE
 from nestruct.training.checks import check_name, check_value
 
 
@@ -67,9 +68,16 @@ class Part:
         return resolved
 
 
-DATA = {"graph-layout": Part(GraphLayout), "images": Part(Images), "patterns": Part(Patterns)}
+DATA = {
+    "grammar": Part(Grammar),
+    "graph-layout": Part(GraphLayout),
+    "images": Part(Images),
+    "patterns": Part(Patterns),
+    "treebanks": Part(Treebanks),
+}
 MODELS = {  # what is given, the data decide
     "categorical": Part(CategoricalVAE, given=("num_inputs",)),
+    "parser": Part(ParserVAE, given=("vocabulary", "vectors")),
     "relational": Part(RelationalVAE, given=("num_nodes", "num_times")),
 }
 ESTIMATORS = {
@@ -81,6 +89,7 @@ ESTIMATORS = {
     "SNES": Part(SNES),
     "SST": Part(SST),
     "StructureNES": Part(StructureNES),
+    "Supervised": Part(Supervised),
 }
 OPTIMIZERS = {
     name: Part(value, given=("params",))
