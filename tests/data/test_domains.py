@@ -112,7 +112,7 @@ def test_says_what_is_missing(folder, monkeypatch):
     with pytest.raises(InputError, match="NESTRUCT_DATA is not set"):
         _ = Treebanks(source="xx_a").texts
     with pytest.raises(InputError, match="train_on must be one of"):
-        Treebanks(source="xx_a", train_on="both")  # type: ignore[arg-type]
+        Treebanks(source="xx_a", train_on="both")
     with pytest.raises(InputError, match="max_words must be"):
         Treebanks(source="xx_a", max_words=0)
 

@@ -161,7 +161,7 @@ def test_empty_files_and_streaming(tmp_path):
             self.turn = not getattr(self, "turn", False)
             return line(1, 0).encode() if self.turn else b"\n"
 
-    stream = iter(Reader(Endless()))  # type: ignore[arg-type]
+    stream = iter(Reader(Endless()))
     assert [len(next(stream)) for _ in range(3)] == [1, 1, 1]
 
 

@@ -120,12 +120,15 @@ def test_lstm_kernel(seed):
     gates = scale * torch.randn(3, 11, 2, 36, generator=generator)
     index = torch.randint(11, (2, 7), generator=generator)
     added = scale * torch.randn(3, 2, 7, 36, generator=generator)
-    state = torch.randn(3, 2, 7, 9, generator=generator)
-    other, output, plain = state.clone(), torch.empty_like(state), torch.empty_like(state)
-    lstm_step(gates, index, added, state, output)
-    lstm_step_plain(gates, index, added, other, plain)
-    torch.testing.assert_close(output, plain, atol=5e-7, rtol=2e-6)
-    torch.testing.assert_close(state, other, atol=5e-7, rtol=2e-6)
+    states = torch.randn(3, 2, 7, 9, generator=generator)
+    places = torch.stack([torch.randperm(8, generator=generator)[:7] for _ in range(2)])
+    results = []
+    for step in (lstm_step, lstm_step_plain):
+        state, hidden, features = states.clone(), torch.empty_like(states), torch.zeros(3, 8, 2, 9)
+        step(gates, index, added, state, hidden, places, features)
+        assert features[1, places[1, 3], 1].equal(hidden[1, 1, 3])
+        results.append((state, hidden, features))
+    torch.testing.assert_close(*results, atol=5e-7, rtol=2e-6)
 
 
 @pytest.mark.parametrize("scale", [0.1, 2.0, 50.0])

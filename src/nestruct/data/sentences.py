@@ -98,7 +98,8 @@ class Vocabulary:
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> "Vocabulary":
         """From what `to_state` gave."""
-        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in state.items()})
+        words, counts, labels = (tuple(state[name]) for name in ("words", "counts", "labels"))
+        return cls(words, counts, state["num_outputs"], labels)
 
 
 @dataclass(frozen=True)

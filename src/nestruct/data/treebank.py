@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, BinaryIO
+from typing import Any, BinaryIO
 
 from nestruct.errors import InputError
 
@@ -151,7 +151,7 @@ def write_treebank(target: str | Path, sentences: Iterable[Sentence | bytes]) ->
 
 
 @contextlib.contextmanager
-def open_target(target: str | Path) -> Iterator[IO[bytes]]:
+def open_target(target: str | Path) -> Iterator[BinaryIO | gzip.GzipFile]:
     """A binary file that takes its name once all is written."""
     if str(target) == "-":
         yield sys.stdout.buffer
@@ -190,34 +190,42 @@ class _BadLineError(Exception):
 
 def _blocks(source: Any, name: str) -> Iterator[tuple[int, list[bytes]]]:
     """Sentences as lines, each with the number of its first line; blank lines end a sentence."""
-    with contextlib.ExitStack() as stack:
-        try:
-            lines: list[bytes] = []
-            begin, ended = 1, False
-            for number, line in enumerate(_open(source, stack), 1):
-                if ended and line.strip():
-                    yield begin, lines
-                    lines, begin, ended = [], number, False
-                lines.append(line)
-                ended = ended or (not line.strip() and len(lines) > 1)
-            if lines:
-                yield begin, lines
-        except (EOFError, zlib.error, gzip.BadGzipFile):
-            raise InputError(f"{name} is not a whole gzip file: get it again.") from None
-        except OSError as error:
-            raise InputError(f"{name} cannot be read: {error.strerror or error}.") from None
+    lines: list[bytes] = []
+    begin, ended = 1, False
+    for number, line in enumerate(_lines(source, name), 1):
+        if ended and line.strip():
+            yield begin, lines
+            lines, begin, ended = [], number, False
+        lines.append(line)
+        ended = ended or (not line.strip() and len(lines) > 1)
+    if lines:
+        yield begin, lines
 
 
-def _open(source: Any, stack: contextlib.ExitStack) -> Iterable[bytes]:
-    file: Any = sys.stdin.buffer if source == "-" else source
-    if isinstance(file, str | Path):
-        file = stack.enter_context(open(file, "rb"))
+def _lines(source: Any, name: str) -> Iterator[bytes]:
+    try:
+        if isinstance(source, str | Path) and source != "-":
+            with open(source, "rb") as file:
+                yield from _unpacked(file)
+        else:
+            yield from _unpacked(sys.stdin.buffer if source == "-" else source)
+    except (EOFError, zlib.error, gzip.BadGzipFile):
+        raise InputError(f"{name} is not a whole gzip file: get it again.") from None
+    except OSError as error:
+        raise InputError(f"{name} cannot be read: {error.strerror or error}.") from None
+
+
+def _unpacked(file: Any) -> Iterator[bytes]:
     if hasattr(file, "peek"):
         packed = file.peek(2)[:2] == _GZIP
     else:  # what lies in memory
         packed = file.read(2) == _GZIP
         file.seek(0)
-    return stack.enter_context(gzip.GzipFile(fileobj=file)) if packed else file
+    if not packed:
+        yield from file
+        return
+    with gzip.GzipFile(fileobj=file) as plain:
+        yield from plain
 
 
 def _parse(lines: list[bytes], trees: bool, single_root: bool) -> Sentence:

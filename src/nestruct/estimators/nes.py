@@ -229,7 +229,7 @@ class NES:
         gradient = self._gradient(sums, weights, stats)
         if hasattr(model, "touched"):  # no noise where the gradient is known to be zero
             pieces = layout.split(gradient)
-            for name, mask in model.touched(batch).items():
+            for name, mask in model.touched(batch).items():  # type: ignore[operator]
                 if name in pieces:
                     pieces[name].mul_(mask)
         stats["norm"] = torch.linalg.vector_norm(gradient)

@@ -20,12 +20,16 @@ from nestruct.noise import Noise
 from nestruct.objective import DIVERGENCES
 from nestruct.structures import NonProjectiveTree, ProjectiveTree
 from nestruct.structures.base import check_count
+from nestruct.structures.dependency_tree import DependencyTree
 from nestruct.structures.rows import is_capturing
 
 if TYPE_CHECKING:
     from nestruct.population import Population
 
-_STRUCTURES = {"projective": ProjectiveTree, "non-projective": NonProjectiveTree}
+_STRUCTURES: dict[str, type[DependencyTree]] = {
+    "projective": ProjectiveTree,
+    "non-projective": NonProjectiveTree,
+}
 _OBJECTIVES = ("parser", "decoder", "vae")
 
 
@@ -65,7 +69,7 @@ class ParserVAE(StructuredModel):
         tensor(1.)
     """
 
-    structure: ProjectiveTree | NonProjectiveTree
+    structure: DependencyTree
 
     def __init__(
         self,

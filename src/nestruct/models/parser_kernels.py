@@ -24,33 +24,44 @@ def lstm_step(
     index: Int[Tensor, "directions batch"],
     added: Float[Tensor, "members directions batch gates"],
     state: Float[Tensor, "members directions batch hidden"],
-    output: Float[Tensor, "members directions batch hidden"],
+    hidden: Float[Tensor, "members directions batch hidden"],
+    places: Int[Tensor, "directions batch"],
+    features: Float[Tensor, "members places directions hidden"],
 ) -> None:
-    """One place of every sentence: changes ``state``, writes ``output``.
+    """One place of every sentence: changes ``state``, ``hidden`` and ``features`` in place.
 
     Args:
         gates: What each item adds to the gates.
         index: The item of each sentence.
         added: What the output of the place before adds.
         state: The cells.
-        output: Where the output goes.
+        hidden: The output.
+        places: Where in ``features`` each sentence's output goes too.
+        features: The outputs of all places.
     """
+    tensors = (gates, index, added, state, hidden, places, features)
     if _is_plain(gates):
-        arrays = [tensor.numpy() for tensor in (gates, index, added, state, output)]
+        arrays = [tensor.numpy() for tensor in tensors]
         _spread(_lstm_kernel, state.shape[0] * state.shape[1], *arrays)
-        return
-    lstm_step_plain(gates, index, added, state, output)
+    else:
+        lstm_step_plain(*tensors)
 
 
 def lstm_step_plain(
-    gates: Tensor, index: Tensor, added: Tensor, state: Tensor, output: Tensor
+    gates: Tensor,
+    index: Tensor,
+    added: Tensor,
+    state: Tensor,
+    hidden: Tensor,
+    places: Tensor,
+    features: Tensor,
 ) -> None:
     """The twin of the kernel."""
     direction = torch.arange(2, device=index.device)[:, None]
-    now = gates[:, index, direction] + added
-    hidden, inner = cell(now, state)
-    output.copy_(hidden)
+    output, inner = cell(gates[:, index, direction] + added, state)
+    hidden.copy_(output)
     state.copy_(inner)
+    features[:, places, direction] = output
 
 
 def score_arcs(
@@ -120,24 +131,34 @@ def _tanh(x):
 
 
 @partial(jit, fastmath=True)
-def _lstm_kernel(first, last, gates, index, added, state, output):
-    """Rows are (member, direction)."""
+def _lstm_kernel(first, last, gates, index, added, state, hidden, places, features):
+    """Rows are (member, direction). Loops with few arrays each, so that they become vectors."""
     examples, size = state.shape[2], state.shape[3]
+    now = np.empty(4 * size, np.float32)
+    # sigmoid(x) = (1 + tanh(x / 2)) / 2
+    scale = np.full(4 * size, _HALF)
+    scale[2 * size : 3 * size] = _TWO * _HALF
+    shift = np.full(4 * size, _HALF)
+    shift[2 * size : 3 * size] = 0
     for row in range(first, last):
         member, direction = row // 2, row % 2
         for example in range(examples):
             item = gates[member, index[direction, example], direction]
             more = added[member, direction, example]
+            for k in range(4 * size):
+                now[k] = item[k] + more[k]
+            for k in range(4 * size):  # as if all were sigmoids
+                now[k] *= scale[k]
+                now[k] = shift[k] + scale[k] * _tanh(now[k])
             inner = state[member, direction, example]
-            out = output[member, direction, example]
             for k in range(size):
-                enter = _HALF + _HALF * _tanh(_HALF * (item[k] + more[k]))
-                keep = _HALF + _HALF * _tanh(_HALF * (item[size + k] + more[size + k]))
-                new = _tanh(item[2 * size + k] + more[2 * size + k])
-                show = _HALF + _HALF * _tanh(_HALF * (item[3 * size + k] + more[3 * size + k]))
-                value = keep * inner[k] + enter * new
-                inner[k] = value
-                out[k] = show * _tanh(value)
+                inner[k] = now[size + k] * inner[k] + now[k] * now[2 * size + k]
+            out = hidden[member, direction, example]
+            for k in range(size):
+                out[k] = now[3 * size + k] * _tanh(inner[k])
+            copy = features[member, places[direction, example], direction]
+            for k in range(size):
+                copy[k] = out[k]
 
 
 @partial(jit, fastmath=True)

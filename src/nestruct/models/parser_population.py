@@ -149,6 +149,10 @@ class _Members:
         backwards = place.gather(1, flip_index(batch.lengths + 1, tokens))
         self.places = torch.stack([place.T, backwards.T])  # [directions, tokens, batch]
         self.kinds = kind_of[self.places]
+        size, names = self.parser.words.embedding_dim, [lstm_names(0, d)[0] for d in (0, 1)]
+        weights = [getattr(self.parser.lstm, name)[:, size:] for name in names]
+        self.base = self.vectors @ torch.cat(weights).mT
+        self._rooms: dict[str, Tensor] = {}
 
     def blocks(self):
         """Members' numbers, and their scores ``[members, batch, tokens, tokens]``."""
@@ -171,42 +175,50 @@ class _Members:
 
     def _scores(self, pairs: slice) -> Float[Tensor, "members batch tokens tokens"]:
         """The arc scores of a block of pairs."""
-        both = [lstm_names(1, direction) for direction in (0, 1)]
-        states = self._recur(self._first_gates(pairs), self.kinds, 0, pairs)
-        features = self._in_order(states)
-        weight = torch.cat([self._own(f"lstm.{names[0]}", pairs) for names in both], 1)
-        gates = features @ weight.mT + self._biases(1, pairs)[:, None]
-        states = self._recur(gates, self.places, 1, pairs)
-        features = self._in_order(states)
-        head = features @ self._own("arc.head.weight", pairs).mT
-        dependent = features @ self._own("arc.dependent.weight", pairs).mT
-        dependent = dependent + self._own("arc.dependent.bias", pairs)[:, None]
+        features = self._recur(self._first_gates(pairs), self.kinds, 0, pairs)
+        names = [lstm_names(1, direction)[0] for direction in (0, 1)]
+        weight = torch.cat([self._own(f"lstm.{name}", pairs) for name in names], 1)
+        shape = (*features.shape[:2], weight.shape[1])
+        gates = torch.baddbmm(
+            self._biases(1, pairs)[:, None], features, weight.mT, out=self._room("gates", shape)
+        )
+        features = self._recur(gates, self.places, 1, pairs)
+        shape = (*features.shape[:2], self.parser.arc.head.out_features)
+        head, dependent = self._room("head", shape), self._room("dependent", shape)
+        torch.bmm(features, self._own("arc.head.weight", pairs).mT, out=head)
+        bias = self._own("arc.dependent.bias", pairs)[:, None]
+        weight = self._own("arc.dependent.weight", pairs)
+        torch.baddbmm(bias, features, weight.mT, out=dependent)
         output = self._own("arc.output.weight", pairs)[:, 0]
-        shape = (len(features), *self.batch.words.shape, -1)
-        return score_arcs(head.view(shape), dependent.view(shape), output, self.batch.lengths)
+        grid = (len(features), *self.batch.words.shape, -1)
+        return score_arcs(head.view(grid), dependent.view(grid), output, self.batch.lengths)
 
     def _first_gates(self, pairs: slice) -> Float[Tensor, "members kinds gates"]:
         """What each distinct word adds to the gates of both directions of the first layer."""
-        words = self.parser.words.weight.shape[1]
-        table = "parser.words.weight"
-        own = self.parser.words.weight[self.rows][None]
-        if table in self.population.directions:
-            move = self.population.directions[table][pairs][:, self.rows]
+        size = self.parser.words.embedding_dim
+        directions = self.population.directions
+        names = [f"lstm.{lstm_names(0, direction)[0]}" for direction in (0, 1)]
+        weight = torch.cat([self._own(name, pairs) for name in names], 1)
+        kinds = len(self.vectors)
+        gates = self._room("first", (len(weight), kinds, weight.shape[1]))
+        if all(f"parser.{name}" in directions for name in names):
+            # Of the fixed vectors, the two members of a pair differ in a sign.
+            moves = torch.cat(
+                [directions[f"parser.{name}"][pairs][..., size:] for name in names], 1
+            )
+            shape = (len(moves), kinds, moves.shape[1])
+            vectors = self.vectors.expand(len(moves), -1, -1)
+            move = torch.bmm(vectors, moves.mT, out=self._room("move", shape))
+            torch.add(self.base, move, out=gates[: len(move)])
+            if self.population.mirrored:
+                torch.sub(self.base, move, out=gates[len(move) :])
+        else:
+            torch.matmul(self.vectors, weight[..., size:].mT, out=gates)
+        own = self.parser.words.weight[self.rows].expand(len(weight), -1, -1)
+        if "parser.words.weight" in directions:
+            move = directions["parser.words.weight"][pairs].index_select(1, self.rows)
             own = self.population.mirror(own[0], move)
-        parts = []
-        for direction in (0, 1):
-            name = f"lstm.{lstm_names(0, direction)[0]}"
-            full = f"parser.{name}"
-            centre = self.parser.get_parameter(name)[:, words:]
-            base = self.vectors @ centre.mT
-            part = own @ self._own(name, pairs)[..., :words].mT
-            if full in self.population.directions:
-                move = self.vectors @ self.population.directions[full][pairs][..., words:].mT
-                part += self.population.mirror(base, move)
-            else:
-                part = part + base
-            parts.append(part)
-        gates = torch.cat(parts, -1)
+        gates.baddbmm_(own, weight[..., :size].mT)
         return gates.add_(self._biases(0, pairs)[:, None])
 
     def _biases(self, layer: int, pairs: slice) -> Float[Tensor, "members gates"]:
@@ -220,33 +232,29 @@ class _Members:
         index: Int[Tensor, "directions tokens batch"],
         layer: int,
         pairs: slice,
-    ) -> Float[Tensor, "members directions tokens batch hidden"]:
-        """A layer's outputs, each direction in its own order of time."""
+    ) -> Float[Tensor, "members places features"]:
+        """A layer's outputs at the places of the batch, both directions side by side."""
         names = [lstm_names(layer, direction)[1] for direction in (0, 1)]
         weight = torch.stack([self._own(f"lstm.{name}", pairs).mT for name in names], 1)
         weight = weight.contiguous()
         members, (_, tokens, examples) = len(gates), index.shape
         gates = gates.unflatten(-1, (2, 4 * self.size))
-        outputs = gates.new_empty(members, 2, tokens, examples, self.size)
+        features = self._room("features", (members, tokens * examples, 2, self.size))
         state = gates.new_zeros(members, 2, examples, self.size)
+        hidden = torch.empty_like(state)
         added = gates.new_zeros(members, 2, examples, 4 * self.size)
         for time in range(tokens):
             if time:
-                torch.matmul(outputs[:, :, time - 1], weight, out=added)
-            lstm_step(gates, index[:, time], added, state, outputs[:, :, time])
-        return outputs
+                torch.matmul(hidden, weight, out=added)
+            lstm_step(gates, index[:, time], added, state, hidden, self.places[:, time], features)
+        return features.flatten(2)
 
-    def _in_order(
-        self, outputs: Float[Tensor, "members directions tokens batch hidden"]
-    ) -> Float[Tensor, "members places features"]:
-        """Both directions side by side, at the places of the batch."""
-        flat = outputs.flatten(2, 3)
-        members, _, places, size = flat.shape
-        features = flat.new_empty(members, places, 2 * size)
-        for direction in (0, 1):
-            where = self.places[direction].flatten()
-            features[:, where, direction * size : (direction + 1) * size] = flat[:, direction]
-        return features
+    def _room(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """Memory that all blocks share: touching fresh pages takes time."""
+        known = self._rooms.get(name)
+        if known is None or len(known) < shape[0]:
+            known = self._rooms[name] = self.like.new_empty(shape)
+        return known[: shape[0]]
 
     def _own(self, name: str, pairs: slice) -> Tensor:
         """A parameter of each member of a block; expanded where it is the same for all."""

@@ -187,6 +187,7 @@ def load(
         InputError: The folder is no run, has no good checkpoint, or fits another model.
     """
     config = read_config(Path(run))
+    found = _find(run, checkpoint)
     if model is None:
         if "recipe" not in config:
             raise InputError(
@@ -194,8 +195,8 @@ def load(
                 "again and say nestruct.load(run, model)."
             )
         recipe = Recipe.from_tables(config | {"device": resolve_device(device)})
-        model = _rebuild(recipe, _find(run, checkpoint))
-    _fill(model, _find(run, checkpoint).model, run)
+        model = _rebuild(recipe, found)
+    _fill(model, found.model, run)
     return model.to(resolve_device(device)).eval()
 
 

@@ -87,10 +87,11 @@ class Training:
 
     def with_intervals(self) -> "Training":
         """With intervals resolved, so that a run continued for longer keeps them."""
-        parts = {"log_interval": 100, "eval_interval": 20}
-        missing = {name: n for name, n in parts.items() if getattr(self, name) is None}
-        every = {name: max(1, self.max_steps // n) for name, n in missing.items()}
-        return dataclasses.replace(self, **every)
+        return dataclasses.replace(
+            self,
+            log_interval=self.log_interval or max(1, self.max_steps // 100),
+            eval_interval=self.eval_interval or max(1, self.max_steps // 20),
+        )
 
     def in_steps(self, steps_per_epoch: int | None) -> "Training":
         """With epochs turned into steps, where they say how long to train."""
