@@ -136,6 +136,7 @@ def main() -> None:
     spent = seconds(one_step, device, options.repeats)
     solver = (solver_seconds() - before) / (options.repeats + 1)
     distinct = sum(cases) // (options.repeats + 1)
+    plan = nes.state_dict()
     words = options.members * int(batch.lengths.sum())
     needed = count(model, batch, options.members, distinct or words)
     speed = rates(device)
@@ -158,6 +159,9 @@ def main() -> None:
     print(f"  one step   {spent[len(spent) // 2]:.3f} s median, {spent[0]:.3f} s best")
     print(f"  its floor  {sum(floor.values()):.3f} s, of which", end=" ")
     print(", ".join(f"{name} {value:.3f}" for name, value in floor.items()))
+    print(
+        f"  {plan['chunk']} pairs at a time, directions {'kept' if plan['keep'] else 'drawn twice'}"
+    )
     print(f"  CPU solver {solver:.3f} s;  distinct cases {distinct:,} of {words:,}")
     if options.json:
         with open(options.json, "w") as file:

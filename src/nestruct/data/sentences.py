@@ -126,8 +126,8 @@ class Sentences:
     @property
     def z(self) -> Float[Tensor, "batch tokens tokens"]:
         """The trees: 1 at (head, dependent)."""
-        arcs = torch.nn.functional.one_hot(self.heads, self.words.shape[1]).mT.float()
-        return arcs * self.is_word[:, None]
+        place = torch.arange(self.words.shape[1], device=self.words.device)
+        return ((self.heads[:, None] == place[:, None]) & self.is_word[:, None]).float()
 
     @property
     def is_word(self) -> Bool[Tensor, "batch tokens"]:

@@ -346,7 +346,11 @@ class NES:
         if self.chunk_size is not None:
             chunk = max(1, self.chunk_size // (2 if self.mirrored else 1))
         else:
-            activations = budget.activation_bytes(model, batch, noise)
+            activations = None
+            if hasattr(model, "member_bytes") and self.minibatch == "shared":
+                activations = model.member_bytes(batch)  # type: ignore[operator]
+            if activations is None:
+                activations = budget.activation_bytes(model, batch, noise)
             chunk = budget.pairs_within(room, layout.size, element, activations, self.mirrored)
         chunk = min(chunk, self.num_pairs)
         keep = budget.keeps_directions(room, self.num_pairs, layout.size, element)

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from nestruct.models.lstm import LSTM
 
-_MAX_LOGITS = 1 << 22  # computed at once where nothing is differentiated
+# Computed at once where nothing is differentiated: what a cache holds, and what a launch is worth.
+_MAX_LOGITS = {"cpu": 1 << 22, "cuda": 1 << 28}
 
 
 class ArcParser(nn.Module):
@@ -153,7 +154,7 @@ class TreeLanguageModel(nn.Module):
         """Of one word in each row; in pieces where nothing is differentiated: words are many."""
         if torch.is_grad_enabled():
             return self._log_probability(hidden, target)
-        size = max(1, _MAX_LOGITS // self.output.out_features)
+        size = max(1, _MAX_LOGITS[hidden.device.type] // self.output.out_features)
         pieces = zip(hidden.split(size), target.split(size), strict=True)
         return torch.cat([self._log_probability(*piece) for piece in pieces])
 

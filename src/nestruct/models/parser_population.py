@@ -33,9 +33,8 @@ _GPU_FLOATS = 1 << 31  # what a block of members may take, about
 def population_losses(
     model: "ParserVAE", population: "Population", batch: Sentences, noise: Noise
 ) -> Any:
-    """``[members, batch]``, or NotImplemented where the decoder or the vectors are perturbed."""
-    shared = not any(name.startswith(("decoder.", "vectors")) for name in population.directions)
-    if model.objective != "vae" or not shared or model.kl == "paper-appendix":
+    """``[members, batch]``, or NotImplemented where the decoder is perturbed."""
+    if not has_savings(model) or any(name.startswith("decoder.") for name in population.directions):
         return NotImplemented
     lengths = batch.lengths
     members = _Members(model, population, batch)
@@ -66,6 +65,15 @@ def population_losses(
         losses -= case_log_likelihood(model.decoder, batch, vectors, heads)
         losses.masked_fill_(failed, torch.nan)
     return losses / lengths
+
+
+def has_savings(model: "ParserVAE") -> bool:
+    """Whether this is the model that the savings are derived for: with a decoder that all share."""
+    methods = ("encode", "decode", "loss", "loss_at", "lengths", "_perturb", "_features")
+    if any(getattr(type(model), m) is not getattr(model.known, m) for m in methods):
+        return False
+    frozen = not any(p.requires_grad for p in (*model.decoder.parameters(), model.vectors))
+    return model.objective == "vae" and frozen and model.kl != "paper-appendix"
 
 
 def heads_of(
