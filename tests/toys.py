@@ -6,10 +6,12 @@ import sys
 import textwrap
 from pathlib import Path
 
+import pytest
 import torch
 from torch import nn
 
 import nestruct
+from nestruct.cli import main
 from nestruct.models import mlp
 
 
@@ -82,6 +84,13 @@ def gradient(model: nn.Module) -> torch.Tensor:
     return torch.cat(
         [(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in model.parameters()]
     )
+
+
+def run_command(*words: object) -> int:
+    """``nestruct WORDS...`` in this process; its exit status."""
+    with pytest.raises(SystemExit) as stop:
+        main([str(word) for word in words])
+    return 0 if stop.value.code is None else int(stop.value.code)
 
 
 def run_on_two_processes(script: str, folder: Path) -> None:

@@ -7,7 +7,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from test_cli import run
+from toys import run_command as run
 
 import nestruct
 from nestruct.data import Grammar

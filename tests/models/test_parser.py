@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from torch import nn
+from parsers import DATA, SMALL, losses, make, perturbed
 
 import nestruct
 from nestruct import NES, InputError, Noise
@@ -18,35 +18,12 @@ from nestruct.models.parser_kernels import (
     score_arcs,
     score_arcs_plain,
 )
-from nestruct.population import Layout, Population, evaluate
-
-DATA = Grammar(num_train=40, num_dev=12, num_target=20, vector_size=6)
-SMALL = {"word_size": 4, "lstm_size": 6, "mlp_size": 5, "decoder_size": 7}
-
-
-def make(seed: int = 0, *, dtype=torch.float64, **options) -> ParserVAE:
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        model = ParserVAE(DATA.vocabulary, DATA.vectors, **(SMALL | options))
-        for parameter in model.decoder.parameters():
-            nn.init.normal_(parameter, std=0.5)
-        return model.to(dtype)
+from nestruct.population import Layout, Population
 
 
 @pytest.fixture(scope="module")
 def batch():
     return select_rows(DATA.splits()["train"], torch.arange(9)).cut(24)
-
-
-def perturbed(model, pairs: int = 3, mirrored: bool = True) -> Population:
-    layout = Layout(model)
-    generator = torch.Generator().manual_seed(1)
-    flat = 0.3 * torch.randn(pairs, layout.size, generator=generator, dtype=layout.dtype)
-    return Population(layout.centre(), layout.split(flat), mirrored)
-
-
-def losses(model, population, batch, mode, **options):
-    return evaluate(model, population, batch, Noise(seed=3, step=2), mode=mode, **options)
 
 
 @pytest.mark.parametrize("structure", ["projective", "non-projective"])
