@@ -56,6 +56,18 @@ def test_population_of_some_parameters(batch):
     torch.testing.assert_close(together, losses(model, population, batch, "loop"))
 
 
+def test_a_model_of_ones_own_is_evaluated_as_it_is(batch):
+    class Twice(ParserVAE):
+        def loss_at(self, batch, scores, z):
+            return 2 * super().loss_at(batch, scores, z)
+
+    model = make(objective="vae")
+    population = perturbed(model)
+    once = losses(model, population, batch, "vmap")
+    model.__class__ = Twice
+    torch.testing.assert_close(losses(model, population, batch, "vmap"), 2 * once)
+
+
 def test_population_with_a_decoder_each(batch):
     model = make(objective="vae", freeze_decoder=False)
     population = perturbed(model)
@@ -111,7 +123,7 @@ def test_lstm_kernel(seed):
 @pytest.mark.parametrize("scale", [0.1, 2.0, 50.0])
 def test_arc_kernel(scale):
     generator = torch.Generator().manual_seed(0)
-    head, dependent = scale * torch.randn(2, 3, 4, 6, 10, generator=generator)
+    head, dependent = scale * torch.randn(2, 3, 6, 4, 10, generator=generator)
     weight, lengths = torch.randn(3, 10, generator=generator), torch.tensor([5, 0, 1, 3])
     counting = nestruct.ProjectiveTree().counting(torch.zeros(3, 4, 6, 6), lengths)
     expected = score_arcs_plain(head, dependent, weight, lengths)

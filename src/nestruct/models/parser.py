@@ -14,12 +14,7 @@ from torch import Tensor, nn
 from nestruct.data import Sentences, Vocabulary
 from nestruct.errors import InputError
 from nestruct.models.dependency import ArcParser, TreeLanguageModel
-from nestruct.models.parser_population import (
-    case_log_likelihood,
-    has_savings,
-    heads_of,
-    population_losses,
-)
+from nestruct.models.parser_population import case_log_likelihood, heads_of, population_losses
 from nestruct.models.structured import StructuredModel, are_hard
 from nestruct.noise import Noise
 from nestruct.objective import DIVERGENCES
@@ -187,11 +182,13 @@ class ParserVAE(StructuredModel):
 
     def population_losses(self, population: "Population", batch: Any, noise: Noise) -> Any:
         """``[members, batch]`` with exact savings, where the decoder is no member's own."""
+        if not self._has_savings():
+            return NotImplemented
         return population_losses(self, population, batch, noise)
 
     def member_bytes(self, batch: Sentences) -> int | None:
         """What a member takes in `population_losses`, which cuts its own work into blocks."""
-        return 100 * batch.words.numel() if has_savings(self) else None
+        return 100 * batch.words.numel() if self._has_savings() else None
 
     def touched(self, batch: Sentences) -> dict[str, Tensor]:
         """Which rows of the words' vectors a batch can move; the others' gradient is zero."""
@@ -264,13 +261,17 @@ class ParserVAE(StructuredModel):
         vectors = self._vectors(words) if vectors is None else vectors
         return self.parser.features(words, vectors, batch.lengths)
 
-    @property
-    def known(self) -> type:
-        """The class itself, whatever is derived from it."""
-        return ParserVAE
+    def _has_savings(self) -> bool:
+        """Whether this is exactly the model that the savings are derived for, decoder frozen."""
+        methods = ("encode", "decode", "loss", "loss_at", "lengths", "_perturb", "_features")
+        if any(getattr(type(self), m) is not getattr(ParserVAE, m) for m in methods):
+            return False
+        frozen = not any(p.requires_grad for p in (*self.decoder.parameters(), self.vectors))
+        return self.objective == "vae" and frozen and self.kl != "paper-appendix"
 
     def _has_cases(self, z: Tensor) -> bool:
         """Whether distinct cases may be counted: on the host, and with nothing to differentiate."""
+        # Numbers of a vmapped or captured tensor cannot be looked at; torch has no public question.
         if torch._C._functorch.is_batchedtensor(z) or is_capturing(z):
             return False
         return not (torch.is_grad_enabled() and self.decoder.output.weight.requires_grad)

@@ -65,8 +65,8 @@ def lstm_step_plain(
 
 
 def score_arcs(
-    head: Float[Tensor, "members batch tokens hidden"],
-    dependent: Float[Tensor, "members batch tokens hidden"],
+    head: Float[Tensor, "members tokens batch hidden"],
+    dependent: Float[Tensor, "members tokens batch hidden"],
     weight: Float[Tensor, "members hidden"],
     lengths: Int[Tensor, " batch"],
 ) -> Float[Tensor, "members batch tokens tokens"]:
@@ -80,15 +80,17 @@ def score_arcs(
     """
     if not _is_plain(head):
         return score_arcs_plain(head, dependent, weight, lengths)
-    scores = head.new_empty(*head.shape[:3], head.shape[2])
+    members, tokens, examples, _ = head.shape
+    scores = head.new_empty(members, examples, tokens, tokens)
     tensors = (head, dependent, weight, lengths, scores)
     arrays = [tensor.contiguous().numpy() for tensor in tensors]
-    _spread(_arc_kernel, scores.shape[0] * scores.shape[1], *arrays)
+    _spread(_arc_kernel, members * examples, *arrays)
     return scores
 
 
 def score_arcs_plain(head: Tensor, dependent: Tensor, weight: Tensor, lengths: Tensor) -> Tensor:
     """The twin of the kernel; scores that do not count are arbitrary."""
+    head, dependent = head.transpose(1, 2), dependent.transpose(1, 2)
     size = max(1, _MAX_GRID // (head[0].numel() * head.shape[2]))
     blocks = zip(head.split(size), dependent.split(size), weight.split(size), strict=True)
     return torch.cat(
@@ -164,7 +166,7 @@ def _lstm_kernel(first, last, gates, index, added, state, hidden, places, featur
 @partial(jit, fastmath=True)
 def _arc_kernel(first, last, head, dependent, weight, lengths, scores):
     """Rows are (member, sentence)."""
-    examples, tokens, size = head.shape[1], head.shape[2], head.shape[3]
+    tokens, examples, size = head.shape[1], head.shape[2], head.shape[3]
     for row in range(first, last):
         member, example = row // examples, row % examples
         w = weight[member]
@@ -174,11 +176,11 @@ def _arc_kernel(first, last, head, dependent, weight, lengths, scores):
             for d in range(tokens):
                 here[h, d] = 0
         for d in range(1, length + 1):
-            below = dependent[member, example, d]
+            below = dependent[member, d, example]
             for h in range(length + 1):
                 if h == d:
                     continue
-                above = head[member, example, h]
+                above = head[member, h, example]
                 total = np.float32(0)
                 for k in range(size):
                     total += w[k] * _tanh(above[k] + below[k])

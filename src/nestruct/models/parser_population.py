@@ -8,7 +8,7 @@
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -32,10 +32,8 @@ _GPU_FLOATS = 1 << 31  # what a block of members may take, about
 
 def population_losses(
     model: "ParserVAE", population: "Population", batch: Sentences, noise: Noise
-) -> Any:
-    """``[members, batch]``, or NotImplemented where the decoder is perturbed."""
-    if not has_savings(model) or any(name.startswith("decoder.") for name in population.directions):
-        return NotImplemented
+) -> Float[Tensor, "members batch"]:
+    """``[members, batch]``: the losses of members that share the model's decoder."""
     lengths = batch.lengths
     members = _Members(model, population, batch)
     draws = None if isinstance(noise.pair, Tensor) else noise.gumbel(members.like, lengths)
@@ -65,15 +63,6 @@ def population_losses(
         losses -= case_log_likelihood(model.decoder, batch, vectors, heads)
         losses.masked_fill_(failed, torch.nan)
     return losses / lengths
-
-
-def has_savings(model: "ParserVAE") -> bool:
-    """Whether this is the model that the savings are derived for: with a decoder that all share."""
-    methods = ("encode", "decode", "loss", "loss_at", "lengths", "_perturb", "_features")
-    if any(getattr(type(model), m) is not getattr(model.known, m) for m in methods):
-        return False
-    frozen = not any(p.requires_grad for p in (*model.decoder.parameters(), model.vectors))
-    return model.objective == "vae" and frozen and model.kl != "paper-appendix"
 
 
 def heads_of(
@@ -153,10 +142,11 @@ class _Members:
             kinds, kind_of = flat, torch.arange(len(flat), device=flat.device)
         self.rows = torch.where(kinds < self.parser.words.num_embeddings, kinds, 0)
         self.vectors = model.vectors[kinds].to(weight.dtype)
-        place = torch.arange(examples * tokens, device=flat.device).view(examples, tokens)
-        backwards = place.gather(1, flip_index(batch.lengths + 1, tokens))
-        self.places = torch.stack([place.T, backwards.T])  # [directions, tokens, batch]
-        self.kinds = kind_of[self.places]
+        # Places are numbered through time: those that a step reads lie side by side.
+        place = torch.arange(examples * tokens, device=flat.device).view(tokens, examples)
+        backwards = place.gather(0, flip_index(batch.lengths + 1, tokens).mT)
+        self.places = torch.stack([place, backwards])  # [directions, tokens, batch]
+        self.kinds = kind_of.view(examples, tokens).mT.flatten()[self.places]
         size, names = self.parser.words.embedding_dim, [lstm_names(0, d)[0] for d in (0, 1)]
         weights = [getattr(self.parser.lstm, name)[:, size:] for name in names]
         self.base = self.vectors @ torch.cat(weights).mT
@@ -198,7 +188,7 @@ class _Members:
         weight = self._own("arc.dependent.weight", pairs)
         torch.baddbmm(bias, features, weight.mT, out=dependent)
         output = self._own("arc.output.weight", pairs)[:, 0]
-        grid = (len(features), *self.batch.words.shape, -1)
+        grid = (len(features), *self.batch.words.mT.shape, -1)
         return score_arcs(head.view(grid), dependent.view(grid), output, self.batch.lengths)
 
     def _first_gates(self, pairs: slice) -> Float[Tensor, "members kinds gates"]:
