@@ -18,7 +18,7 @@ UNKNOWN, ROOT = 0, 1  # the first two words of every vocabulary
 _RESERVED = ("<unknown>", "<root>")
 _MAX_WIDTHS = 4  # as many steps as are kept captured on a GPU
 _STEP = 4  # widths are multiples of it
-_MAX_CELLS = 1 << 20  # arcs of the sentences that are evaluated at a time
+_MAX_CELLS = 1 << 18  # arcs of the sentences that are evaluated at a time
 
 
 def normalise(form: str) -> str:
