@@ -6,10 +6,12 @@ import sys
 import textwrap
 from pathlib import Path
 
+import pytest
 import torch
 from torch import nn
 
 import nestruct
+from nestruct.cli import main
 from nestruct.models import mlp
 
 
@@ -112,6 +114,13 @@ def sentences(*lengths: int, seed: int = 0) -> dict[str, torch.Tensor]:
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(len(lengths), max(lengths), 3, generator=generator, dtype=torch.float64)
     return {"x": x, "words": torch.tensor(lengths)}
+
+
+def run_command(*words: object) -> int:
+    """``nestruct WORDS...`` in this process; its exit status."""
+    with pytest.raises(SystemExit) as stop:
+        main([str(word) for word in words])
+    return 0 if stop.value.code is None else int(stop.value.code)
 
 
 def run_on_two_processes(script: str, folder: Path) -> None:

@@ -15,6 +15,7 @@ from nestruct.estimators import (
     SparseMAP,
     StepReport,
     StructureNES,
+    Supervised,
     check_gradient,
     smoothing_gap,
 )
@@ -70,6 +71,7 @@ __all__ = [
     "StructureNES",
     "StructuredModel",
     "StructuredVAE",
+    "Supervised",
     "__version__",
     "check_gradient",
     "evaluate",

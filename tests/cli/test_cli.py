@@ -9,18 +9,13 @@ import tomllib
 
 import pytest
 import torch
+from toys import run_command as run
 
 import nestruct
-from nestruct.cli import VERBS, main
+from nestruct.cli import VERBS
 
 SMALL = ["data.num_train=64", "data.num_validation=32", "data.num_test=32", "model.hidden_size=4"]
 QUICK = [*SMALL, "estimator.population_size=4", "training.batch_size=8"]
-
-
-def run(*words: object) -> int:
-    with pytest.raises(SystemExit) as stop:
-        main([str(word) for word in words])
-    return 0 if stop.value.code is None else int(stop.value.code)
 
 
 @pytest.fixture(scope="module")

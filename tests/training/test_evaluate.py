@@ -14,6 +14,17 @@ def test_the_batch_size_does_not_matter():
     assert nestruct.evaluate(model, data, seed=4) != whole
 
 
+def test_a_pair_is_a_share():
+    def metrics(model, batch, noise):
+        return {"share": (batch[:, 0], batch[:, 1]), "none": (0 * batch[:, 0], 0 * batch[:, 0])}
+
+    data = torch.tensor([[1.0, 2.0], [0.0, 5.0], [3.0, 3.0]])
+    found = nestruct.evaluate(toys.vae(), data, batch_size=2, metrics=metrics)
+    assert found == {"share": pytest.approx(0.4), "none": 0.0}
+    with pytest.raises(nestruct.InputError, match="one value per example"):
+        nestruct.evaluate(toys.vae(), data, metrics=lambda *a: {"share": (data[:, 0], data)})
+
+
 def test_an_overridden_loss_is_what_is_reported():
     class Shifted(nestruct.StructuredVAE):
         def loss(self, batch, noise):

@@ -689,3 +689,22 @@ def test_the_precision_of_products_is_set_and_put_back():
     )
     assert seen == ["high"]
     assert torch.get_float32_matmul_precision() == before != "high"
+
+
+def test_epochs_say_how_long(tmp_path):
+    model, result = train(max_steps=0, max_epochs=3, eval_interval=None, run=tmp_path / "run")
+    steps = len(DATA) // 8
+    assert result.step == 3 * steps
+    records = metrics(tmp_path / "run")
+    assert [r["step"] for r in records if r["split"] == "validation"] == [
+        steps * epoch for epoch in range(4)
+    ]
+    config = read_config(tmp_path / "run")
+    assert config["training"]["max_steps"] == 3 * steps
+    assert config["training"]["max_epochs"] == 3
+    with pytest.raises(nestruct.InputError, match="max_epochs needs data whose length is known"):
+        nestruct.fit(
+            model, nes(), torch.optim.Adam(model.parameters()), lambda step: DATA, max_epochs=1
+        )
+    with pytest.raises(nestruct.InputError, match="max_epochs must be at least 1"):
+        train(max_steps=0, max_epochs=0)

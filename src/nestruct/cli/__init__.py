@@ -12,6 +12,7 @@ import tyro
 
 from nestruct.cli.check_gradient import check_gradient
 from nestruct.cli.evaluate import evaluate
+from nestruct.cli.parse import parse
 from nestruct.cli.recipes import recipes
 from nestruct.cli.report import report
 from nestruct.cli.sweep import sweep
@@ -21,6 +22,7 @@ from nestruct.errors import NestructError
 VERBS = {
     "train": train,
     "evaluate": evaluate,
+    "parse": parse,
     "report": report,
     "sweep": sweep,
     "recipes": recipes,

@@ -11,7 +11,7 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from nestruct.cli.arguments import Device, Number, RecipeName
+from nestruct.cli.arguments import Device, Folder, Number, RecipeName
 from nestruct.errors import InputError
 from nestruct.reports import read_run
 from nestruct.training import Recipe, build, read_recipe
@@ -31,6 +31,7 @@ def sweep(
     jobs: Annotated[int, arg(metavar="N")] = 1,
     max_steps: Number = None,
     device: Device = None,
+    init_from: Folder = None,
 ) -> int:
     """Train a recipe once for each combination of values, each in a folder of its own.
 
@@ -43,6 +44,7 @@ def sweep(
         jobs: Runs at a time.
         max_steps: How many steps to train, instead of the recipe's.
         device: auto, cpu, cuda or cuda:1.
+        init_from: A run whose best parameters each run starts from.
     """
     if jobs < 1:
         raise InputError(f"--jobs must be at least 1, got {jobs}.")
@@ -61,6 +63,7 @@ def sweep(
         command = [sys.executable, "-m", "nestruct", "train"]
         if not (folder / "config.toml").exists():
             command += [recipe, *common, *overrides, "--run", str(folder)]
+            command += [] if init_from is None else ["--init-from", str(init_from)]
         elif _is_done(folder, max_steps):
             _tell(f"{folder}: already done, {_outcome(folder, 0)}")
             return 0

@@ -1,19 +1,36 @@
 """Data: readers, generators, splits, and what a batch is. Nothing about models or structures."""
 
-from nestruct.data.batch import batch_size, device_of, map_tensors, select_rows, to_device
+from nestruct.data.batch import (
+    batch_size,
+    device_of,
+    map_tensors,
+    select_rows,
+    slices,
+    to_device,
+)
+from nestruct.data.domains import Treebanks
+from nestruct.data.grammar import Grammar
 from nestruct.data.graph_layout import GraphLayout
 from nestruct.data.images import Images
-from nestruct.data.minibatches import Minibatches
+from nestruct.data.minibatches import Minibatches, make_minibatches
 from nestruct.data.patterns import Patterns
+from nestruct.data.sentences import Buckets, Sentences, Vocabulary
 
 __all__ = [
+    "Buckets",
+    "Grammar",
     "GraphLayout",
     "Images",
     "Minibatches",
     "Patterns",
+    "Sentences",
+    "Treebanks",
+    "Vocabulary",
     "batch_size",
     "device_of",
+    "make_minibatches",
     "map_tensors",
     "select_rows",
+    "slices",
     "to_device",
 ]

@@ -1,7 +1,7 @@
 """A batch: a tensor, or a tuple, dict or dataclass of tensors with the examples first."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -47,6 +47,20 @@ def batch_size(batch: Any) -> int:
     if len(set(sizes)) > 1:
         raise InputError(f"The tensors of a batch must share their first axis, got sizes {sizes}.")
     return sizes[0]
+
+
+def slices(batch: Any, size: int) -> Iterator[tuple[Tensor, Any]]:
+    """All examples, at most ``size`` at a time, with their rows; for what is done once to each.
+
+    A type of its own may define ``slices(size)`` and choose the order; that is then used.
+    """
+    if hasattr(batch, "slices"):
+        yield from batch.slices(size)
+        return
+    count, device = batch_size(batch), device_of(batch)
+    for start in range(0, count, size):
+        rows = torch.arange(start, min(start + size, count), device=device)
+        yield rows, batch if len(rows) == count else select_rows(batch, rows)
 
 
 def map_tensors(batch: Any, function: Callable[[Tensor], Any]) -> Any:

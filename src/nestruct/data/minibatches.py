@@ -3,12 +3,20 @@
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from nestruct.data.batch import batch_size, device_of, select_rows
 from nestruct.errors import InputError
 from nestruct.noise import derive_seed
 
 _ORDER_STREAM = 4  # what the seed of an epoch's order is derived for
+
+
+def make_minibatches(data: Any, size: int | None, seed: int) -> "Minibatches":
+    """Minibatches of some data; a type of its own may define ``minibatches(size, seed)``."""
+    if hasattr(data, "minibatches"):
+        return data.minibatches(size, seed)
+    return Minibatches(data, size=size, seed=seed)
 
 
 class Minibatches:
@@ -46,9 +54,18 @@ class Minibatches:
         """The minibatch of a step."""
         if self.size == self.num_examples:
             return self.data
+        return select_rows(self.data, self._rows_of(step))
+
+    def _rows_of(self, step: int) -> Tensor:
+        """Which examples a step sees."""
         epoch, place = divmod(step, self.steps_per_epoch)
         if epoch != self._epoch:
-            generator = torch.Generator().manual_seed(derive_seed(self.seed, _ORDER_STREAM, epoch))
-            order = torch.randperm(self.num_examples, generator=generator)
-            self._epoch, self._order = epoch, order.to(device_of(self.data))
-        return select_rows(self.data, self._order[place * self.size : (place + 1) * self.size])
+            self._epoch, self._order = epoch, self._order_of(epoch).to(device_of(self.data))
+        return self._order[place * self.size : (place + 1) * self.size]
+
+    def _order_of(self, epoch: int) -> Tensor:
+        return self._shuffle(self.num_examples, epoch)
+
+    def _shuffle(self, count: int, *stream: int) -> Tensor:
+        generator = torch.Generator().manual_seed(derive_seed(self.seed, _ORDER_STREAM, *stream))
+        return torch.randperm(count, generator=generator)

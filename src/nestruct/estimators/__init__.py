@@ -17,6 +17,7 @@ from nestruct.estimators.snes import SNES
 from nestruct.estimators.sparse_map import SparseMAP
 from nestruct.estimators.sst import SST
 from nestruct.estimators.structure_nes import StructureNES
+from nestruct.estimators.supervised import Supervised
 
 __all__ = [
     "DPP",
@@ -30,6 +31,7 @@ __all__ = [
     "SparseMAP",
     "StepReport",
     "StructureNES",
+    "Supervised",
     "check_gradient",
     "smoothing_gap",
 ]

@@ -127,7 +127,9 @@ class NES:
         """Sets ``.grad`` of the perturbed parameters to the estimated gradient.
 
         Args:
-            model: Any module with ``loss(batch, noise) -> [batch]``.
+            model: Any module with ``loss(batch, noise) -> [batch]``. Where it has a method
+                ``touched(batch)``, that gives by parameter name 1 where the losses of a batch can
+                depend on it and 0 where not (the words of other sentences).
             batch: See `nestruct.select_rows`.
             seed: The run's seed.
             step: The training step; with the seed it determines every draw.
@@ -225,6 +227,11 @@ class NES:
                 self._fill(flat, start, noise)
                 sums += self._sums(weights[..., start : start + len(flat)], flat)
         gradient = self._gradient(sums, weights, stats)
+        if hasattr(model, "touched"):  # no noise where the gradient is known to be zero
+            pieces = layout.split(gradient)
+            for name, mask in model.touched(batch).items():  # type: ignore[operator]
+                if name in pieces:
+                    pieces[name].mul_(mask)
         stats["norm"] = torch.linalg.vector_norm(gradient)
         return layout.split(gradient), stats
 
@@ -339,7 +346,11 @@ class NES:
         if self.chunk_size is not None:
             chunk = max(1, self.chunk_size // (2 if self.mirrored else 1))
         else:
-            activations = budget.activation_bytes(model, batch, noise)
+            activations = None
+            if hasattr(model, "member_bytes") and self.minibatch == "shared":
+                activations = model.member_bytes(batch)  # type: ignore[operator]
+            if activations is None:
+                activations = budget.activation_bytes(model, batch, noise)
             chunk = budget.pairs_within(room, layout.size, element, activations, self.mirrored)
         chunk = min(chunk, self.num_pairs)
         keep = budget.keeps_directions(room, self.num_pairs, layout.size, element)

@@ -2,11 +2,13 @@
 
 from nestruct.models.categorical import CategoricalVAE
 from nestruct.models.mlp import mlp
+from nestruct.models.parser import ParserVAE
 from nestruct.models.relational import RelationalVAE
 from nestruct.models.structured import StructuredModel, StructuredVAE, hard_structures
 
 __all__ = [
     "CategoricalVAE",
+    "ParserVAE",
     "RelationalVAE",
     "StructuredModel",
     "StructuredVAE",

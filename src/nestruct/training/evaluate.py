@@ -8,13 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from nestruct.data import batch_size as num_examples
-from nestruct.data import device_of, select_rows
+from nestruct.data import device_of, slices
 from nestruct.errors import InputError
 from nestruct.noise import Noise, derive_seed
 from nestruct.structures import nan_rows
 
 RESERVED = ("step", "split", "best_step", "evaluations", "timing")
-Metrics = Callable[[nn.Module, Any, Noise], dict[str, Tensor]]
+Metrics = Callable[[nn.Module, Any, Noise], dict[str, Any]]
 
 
 def evaluate(
@@ -26,6 +26,9 @@ def evaluate(
     metrics: Metrics | None = None,
 ) -> dict[str, float]:
     """Means over examples of ``model.metrics(batch, noise)``, or of its loss where it has none.
+
+    A metric that is a pair of tensors is a share: the sum of the first over the sum of the second
+    (words attached rightly, of all words).
 
     The same seed gives the same draws at every call and for every batch size, so two evaluations
     differ by what the model learnt in between and by nothing else.
@@ -49,17 +52,17 @@ def evaluate(
     if count == 0:
         raise InputError("There is nothing to evaluate on: the data have no examples.")
     totals: dict[str, float] = {}
+    weights: dict[str, float] = {}
     with as_in_use(model), torch.random.fork_rng([device] if device.type == "cuda" else []):
         torch.manual_seed(derive_seed(seed))  # for models that draw from torch's own generator
-        for start in range(0, count, batch_size):
-            stop = min(start + batch_size, count)
-            rows = torch.arange(start, stop, device=device)
-            batch = data if stop - start == count else select_rows(data, rows)
+        for rows, batch in slices(data, batch_size):
             values = measure(model, batch, Noise(seed=seed, example=rows))
-            _check(values, stop - start)
+            _check(values, len(rows))
             for name, value in values.items():
-                totals[name] = totals.get(name, 0.0) + float(value.double().sum())
-    return {name: total / count for name, total in totals.items()}
+                pair = value if isinstance(value, tuple) else (value, torch.ones_like(value))
+                for sums, part in zip((totals, weights), pair, strict=True):
+                    sums[name] = sums.get(name, 0.0) + float(part.double().sum())
+    return {name: total / max(weights[name], 1.0) for name, total in totals.items()}
 
 
 @contextlib.contextmanager
@@ -75,7 +78,7 @@ def as_in_use(model: nn.Module) -> Iterator[None]:
             module.training = training
 
 
-def _default_metrics(model: nn.Module, batch: Any, noise: Noise) -> dict[str, Tensor]:
+def _default_metrics(model: nn.Module, batch: Any, noise: Noise) -> dict[str, Any]:
     if callable(getattr(model, "metrics", None)):
         return model.metrics(batch, noise)  # type: ignore[operator]
     if not callable(getattr(model, "loss", None)):
@@ -91,13 +94,14 @@ def _check(values: Any, examples: int) -> None:
     for name, value in values.items():
         if name in RESERVED:
             raise InputError(f"A metric cannot be called {name!r}: records have that key already.")
-        if not isinstance(value, Tensor) or value.shape != (examples,):
-            is_tensor = isinstance(value, Tensor)
-            got = f"shape {tuple(value.shape)}" if is_tensor else type(value).__name__
-            raise InputError(
-                f"The metric {name!r} must be a tensor with one value per example, [{examples}]; "
-                f"got {got}."
-            )
+        for part in value if isinstance(value, tuple) and len(value) == 2 else (value,):
+            if not isinstance(part, Tensor) or part.shape != (examples,):
+                is_tensor = isinstance(part, Tensor)
+                got = f"shape {tuple(part.shape)}" if is_tensor else type(part).__name__
+                raise InputError(
+                    f"The metric {name!r} must be a tensor with one value per example, "
+                    f"[{examples}]; got {got}."
+                )
 
 
 @contextlib.contextmanager

@@ -187,6 +187,7 @@ def load(
         InputError: The folder is no run, has no good checkpoint, or fits another model.
     """
     config = read_config(Path(run))
+    found = _find(run, checkpoint)
     if model is None:
         if "recipe" not in config:
             raise InputError(
@@ -194,9 +195,17 @@ def load(
                 "again and say nestruct.load(run, model)."
             )
         recipe = Recipe.from_tables(config | {"device": resolve_device(device)})
-        model = build_model(recipe, _make("data", recipe.data))
-    _fill(model, _find(run, checkpoint).model, run)
+        model = _rebuild(recipe, found)
+    _fill(model, found.model, run)
     return model.to(resolve_device(device)).eval()
+
+
+def _rebuild(recipe: Recipe, checkpoint: Checkpoint) -> nn.Module:
+    """The model of a run, without its data where the checkpoint knows what they decided."""
+    part = PARTS["model"][recipe.model.name]
+    if not hasattr(part.make, "given_by"):
+        return build_model(recipe, _make("data", recipe.data))
+    return _make("model", recipe.model, **part.make.given_by(checkpoint.model))
 
 
 def evaluate_run(

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from nestruct.data import Minibatches, to_device
+from nestruct.data import make_minibatches, to_device
 from nestruct.errors import InputError
 from nestruct.models import StructuredModel
 from nestruct.noise import derive_seed
@@ -149,7 +149,8 @@ def fit(
     validation = None if validation is None else to_device(validation, device)
     test = None if test is None else to_device(test, device)
     if not callable(data):
-        data = Minibatches(to_device(data, device), size=settings.batch_size, seed=seed)
+        data = make_minibatches(to_device(data, device), settings.batch_size, seed)
+    settings = settings.in_steps(getattr(data, "steps_per_epoch", None))
     if settings.num_starts > 1:
         raise InputError("training.num_starts is for recipes: fit has only this one model.")
     if settings.patience is not None and validation is None:
@@ -160,6 +161,8 @@ def fit(
     join_parameters(estimator, optimizer)
     share_model(model)
     config = config or _config(estimator, optimizer, scheduler, settings, seed)
+    if settings.max_epochs is not None:  # what it came to in steps
+        config = config | {"training": config["training"] | _plain(settings)}
 
     def measure(examples: Any) -> dict[str, float]:
         with matmul_precision(settings.matmul_precision):
@@ -270,6 +273,10 @@ def _config(
     sections["optimizer"] = {"name": type(optimizer).__name__, "lr": lr}
     if scheduler is not None:
         sections["scheduler"] = {"name": type(scheduler).__name__}
-    training = dataclasses.asdict(settings)
-    sections["training"] = {k: v for k, v in training.items() if v is not None}
+    sections["training"] = _plain(settings)
     return sections
+
+
+def _plain(settings: Training) -> dict[str, Any]:
+    """What TOML has words for."""
+    return {k: v for k, v in dataclasses.asdict(settings).items() if v is not None}

@@ -15,7 +15,9 @@ class Training:
     """How long to train, how often to look, when to stop.
 
     Args:
-        max_steps: Steps in all.
+        max_steps: Steps in all; 0 where `max_epochs` says it.
+        max_epochs: Passes over the training data, where there are no `max_steps`. One evaluation
+            after each, unless `eval_interval` says otherwise.
         batch_size: Examples per step; all of them when None.
         log_interval: Steps between training records; a hundredth of all when None.
         eval_interval: Steps between evaluations; a twentieth of all when None.
@@ -34,7 +36,8 @@ class Training:
             validation metric is then the best. What they cost is counted.
     """
 
-    max_steps: int
+    max_steps: int = 0
+    max_epochs: int | None = None
     batch_size: int | None = None
     log_interval: int | None = None
     eval_interval: int | None = None
@@ -49,7 +52,7 @@ class Training:
 
     def __post_init__(self) -> None:
         counts = ("batch_size", "log_interval", "eval_interval", "eval_batch_size", "patience")
-        for name in (*counts, "num_starts", "start_steps"):
+        for name in (*counts, "max_epochs", "num_starts", "start_steps"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InputError(f"training.{name} must be at least 1, got {value}.")
@@ -71,14 +74,34 @@ class Training:
         hints = typing.get_type_hints(cls)
         for name in options:
             check_name("training: the option", name, [f.name for f in dataclasses.fields(cls)])
-        if "max_steps" not in options:
-            raise InputError("training.max_steps is missing: say how many steps to train.")
         values = {k: check_value(f"training.{k}", v, hints[k]) for k, v in options.items()}
-        # Resolved here, so that a run continued for longer keeps its intervals.
-        for name, parts in (("log_interval", 100), ("eval_interval", 20)):
-            if values.get(name) is None:
-                values[name] = max(1, values["max_steps"] // parts)
-        return cls(**values)
+        if "max_steps" not in values and values.get("max_epochs") is None:
+            raise InputError("training.max_steps is missing: say how many steps to train.")
+        settings = cls(**values)
+        return settings if settings.needs_epochs else settings.with_intervals()
+
+    @property
+    def needs_epochs(self) -> bool:
+        """Whether the number of steps depends on the data."""
+        return self.max_epochs is not None and self.max_steps == 0
+
+    def with_intervals(self) -> "Training":
+        """With intervals resolved, so that a run continued for longer keeps them."""
+        return dataclasses.replace(
+            self,
+            log_interval=self.log_interval or max(1, self.max_steps // 100),
+            eval_interval=self.eval_interval or max(1, self.max_steps // 20),
+        )
+
+    def in_steps(self, steps_per_epoch: int | None) -> "Training":
+        """With epochs turned into steps, where they say how long to train."""
+        if not self.needs_epochs:
+            return self
+        if steps_per_epoch is None:
+            raise InputError("training.max_epochs needs data whose length is known; say max_steps.")
+        interval = self.eval_interval or steps_per_epoch
+        steps = (self.max_epochs or 0) * steps_per_epoch
+        return dataclasses.replace(self, max_steps=steps, eval_interval=interval).with_intervals()
 
     def is_log_step(self, step: int) -> bool:
         """Whether the training record of a step is kept."""

@@ -14,7 +14,7 @@ from typing import Any
 from torch import optim
 from torch.optim import lr_scheduler
 
-from nestruct.data import GraphLayout, Images, Patterns
+from nestruct.data import Grammar, GraphLayout, Images, Patterns, Treebanks
 from nestruct.errors import InputError
 from nestruct.estimators import (
     DPP,
@@ -27,8 +27,9 @@ from nestruct.estimators import (
     ScoreNES,
     SparseMAP,
     StructureNES,
+    Supervised,
 )
-from nestruct.models import CategoricalVAE, RelationalVAE
+from nestruct.models import CategoricalVAE, ParserVAE, RelationalVAE
 from nestruct.training.checks import check_name, check_value
 
 
@@ -69,9 +70,16 @@ class Part:
         return resolved
 
 
-DATA = {"graph-layout": Part(GraphLayout), "images": Part(Images), "patterns": Part(Patterns)}
+DATA = {
+    "grammar": Part(Grammar),
+    "graph-layout": Part(GraphLayout),
+    "images": Part(Images),
+    "patterns": Part(Patterns),
+    "treebanks": Part(Treebanks),
+}
 MODELS = {  # what is given, the data decide
     "categorical": Part(CategoricalVAE, given=("num_inputs",)),
+    "parser": Part(ParserVAE, given=("vocabulary", "vectors")),
     "relational": Part(RelationalVAE, given=("num_nodes", "num_times")),
 }
 ESTIMATORS = {
@@ -85,6 +93,7 @@ ESTIMATORS = {
     "SparseMAP": Part(SparseMAP),
     "SST": Part(SST),
     "StructureNES": Part(StructureNES),
+    "Supervised": Part(Supervised),
 }
 OPTIMIZERS = {
     name: Part(value, given=("params",))

@@ -176,7 +176,12 @@ def _section(key: str, table: dict[str, Any], training: Training) -> Section:
     check_name(f"The {key}", name, known)
     part = known[name]
     if key == "scheduler":  # those that must know how long training is are told
-        lengths = part.parameters().keys() & {"T_max", "total_steps"}
+        lengths = part.parameters().keys() & {"T_max", "total_steps"} - options.keys()
+        if lengths and training.needs_epochs:
+            raise InputError(
+                f"scheduler.{min(lengths)} is missing: with training.max_epochs the recipe must "
+                "give it, in steps."
+            )
         options = dict.fromkeys(lengths, max(1, training.max_steps)) | options
     return Section(name, part.options(key, options))
 

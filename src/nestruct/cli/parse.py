@@ -1,0 +1,75 @@
+"""``nestruct parse``: dependency trees for a CoNLL-U file."""
+
+import itertools
+import sys
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+from tyro.conf import Positional, arg
+
+from nestruct.cli.arguments import Flag, RunFolder
+from nestruct.data import slices, to_device
+from nestruct.data.sentences import collate
+from nestruct.data.treebank import Reader, Sentence, write_treebank
+from nestruct.errors import InputError
+from nestruct.models import ParserVAE
+from nestruct.training import load
+
+_AT_ONCE = 256  # sentences
+
+
+def parse(
+    run: RunFolder,
+    file: Annotated[str, Positional, arg(metavar="FILE.conllu")],
+    /,
+    *,
+    output: Annotated[str, arg(aliases=["-o"], metavar="OUT")] = "-",
+    skip_bad: Flag = False,
+    checkpoint: Literal["best", "last"] = "best",
+    device: Annotated[str, arg(metavar="D")] = "auto",
+) -> int:
+    """Parse a CoNLL-U file with the model of a run: heads and labels are set, all else is kept.
+
+    Sentences are written as they come. Neither the run's data nor NESTRUCT_DATA are needed.
+
+    Args:
+        run: A run folder.
+        file: What to parse, plain or gzip; - is standard input.
+        output: Where to; - is standard output, a name that ends in .gz is compressed.
+        skip_bad: Pass malformed sentences through as they are, and count them.
+        checkpoint: Which parameters: best on validation, or last.
+        device: auto, cpu, cuda or cuda:1.
+    """
+    model = load(run, checkpoint=checkpoint, device=device)
+    if not isinstance(model, ParserVAE):
+        raise InputError(
+            f"{run} holds no parser but a {type(model).__name__}; train parser-source."
+        )
+    reader = Reader(file, trees=False, skip_bad=skip_bad)
+    done = {"sentences": 0, "words": 0}
+    write_treebank(output, _parsed(model, reader.blocks(), done))
+    bad = f"; {reader.num_bad} malformed left as they are" if reader.num_bad else ""
+    bad += f" ({reader.first_bad})" if reader.first_bad else ""
+    print(f"Parsed {done['sentences']:,} sentences, {done['words']:,} words{bad}.", file=sys.stderr)
+    return 0
+
+
+def _parsed(
+    model: ParserVAE, blocks: Iterator[Sentence | bytes], done: dict[str, int]
+) -> Iterator[Sentence | bytes]:
+    device = model.vectors.device
+    while some := list(itertools.islice(blocks, _AT_ONCE)):
+        known = [
+            (k, block) for k, block in enumerate(some) if isinstance(block, Sentence) and block
+        ]
+        batch = collate([sentence for _, sentence in known], model.vocabulary, trees=False)
+        for rows, part in slices(batch, _AT_ONCE):
+            heads, labels = (found.tolist() for found in model.parse(to_device(part, device)))
+            for row, *tree in zip(rows.tolist(), heads, labels, strict=True):
+                place, sentence = known[row]
+                head, label = (numbers[1 : len(sentence) + 1] for numbers in tree)
+                names = [model.vocabulary.labels[number] for number in label]
+                some[place] = sentence.with_tree(head, names)
+                done["words"] += len(sentence)
+        done["sentences"] += len(known)
+        yield from some

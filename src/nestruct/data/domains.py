@@ -1,0 +1,253 @@
+"""Two treebanks of one language: a source with trees to learn from, a target to adapt to.
+
+The setting of the paper's Table 2. Treebanks are read from the folder that the environment variable
+``NESTRUCT_DATA`` names, as ``ud/<name>/<split>.conllu`` or with UD's own file names,
+``ud/<name>/<name>-ud-<split>.conllu``, each plain or with ``.gz``; word vectors from ``emb/``.
+"""
+
+import logging
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from nestruct.data.embeddings import read_embeddings
+from nestruct.data.sentences import Sentences, Vocabulary, collate, normalise
+from nestruct.data.treebank import Reader, Sentence
+from nestruct.errors import InputError
+from nestruct.noise import derive_seed
+from nestruct.structures.base import check_count
+
+log = logging.getLogger("nestruct")
+
+_SPLIT_STREAM = 9  # what the seed of the split into train and dev is derived for
+_VECTOR_STREAM = 10  # what the seed of made-up vectors is derived for
+_UD = "github.com/UniversalDependencies"
+_VECTORS = "fasttext.cc/docs/en/crawl-vectors.html"
+
+
+@dataclass(frozen=True)
+class Texts:
+    """The sentences of a source and a target; a split that is not there is empty."""
+
+    train: Sequence[Sentence]
+    dev: Sequence[Sentence]
+    target_train: Sequence[Sentence]
+    target_test: Sequence[Sentence]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Domains(ABC):
+    """Where texts come from is for a subclass to say; what is made of them is here.
+
+    ``train`` is the source's, with trees, or the target's, without any. ``validation`` is the
+    source's dev, ``test`` the target's test.
+
+    Args:
+        train_on: ``source`` or ``target``.
+        words: Whose words the vocabulary has: ``train``, those of both train splits (and only the
+            source's have vectors that are trained); or ``all``, the authors' choice: dev and test
+            too, each with a trained vector.
+        max_words: Longer sentences are left out of training; none when None. Evaluation has all.
+        seed: Of the split, where the source has no dev, and of made-up vectors.
+    """
+
+    train_on: Literal["source", "target"] = "source"
+    words: Literal["train", "all"] = "train"
+    max_words: int | None = 100
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        owner = type(self).__name__
+        for name, allowed in (("train_on", ("source", "target")), ("words", ("train", "all"))):
+            if getattr(self, name) not in allowed:
+                raise InputError(
+                    f"{owner}: {name} must be one of {allowed}, got {getattr(self, name)!r}."
+                )
+        if self.max_words is not None:
+            check_count(owner, "max_words", self.max_words, 1)
+        check_count(owner, "seed", self.seed, 0)
+
+    @abstractmethod
+    def _read(self) -> Texts:
+        """The sentences."""
+
+    @abstractmethod
+    def _read_vectors(self, forms: set[str]) -> tuple[list[str], Any]:
+        """Words with vectors from outside, and those ``[words, size]``."""
+
+    @cached_property
+    def texts(self) -> Texts:
+        """All sentences, read once."""
+        return self._read()
+
+    @cached_property
+    def vocabulary(self) -> Vocabulary:
+        """Words and labels."""
+        texts = self.texts
+        labels = [label for sentence in texts.train for label in sentence.labels]
+        forms = [[sentence.forms for sentence in part] for part in vars(texts).values()]
+        train, dev, target_train, target_test = forms
+        if self.words == "all":
+            train, target_train = [*train, *dev, *target_train, *target_test], []
+        return Vocabulary.of(train, target_train, labels, self._outside[0])
+
+    @cached_property
+    def vectors(self) -> Float[Tensor, "words size"]:
+        """A fixed vector for each word of the vocabulary, float16.
+
+        Those from outside where there are any; others are made up, random and of the same size, so
+        that words are told apart. That of unknown words is zero.
+        """
+        known, vectors = self._outside
+        words = self.vocabulary.words
+        scale = float((vectors**2).mean() ** 0.5) if len(known) else 1.0
+        generator = torch.Generator().manual_seed(derive_seed(self.seed, _VECTOR_STREAM))
+        table = scale * torch.randn(len(words), vectors.shape[1], generator=generator)
+        places = {word: place for place, word in enumerate(words)}
+        rows = torch.tensor([places[word] for word in known], dtype=torch.long)
+        table[rows] = torch.as_tensor(vectors, dtype=table.dtype)
+        table[0] = 0
+        return table.half()
+
+    def splits(self) -> dict[str, Sentences]:
+        """``train``, ``validation`` and, where there is one, ``test``."""
+        texts, vocabulary = self.texts, self.vocabulary
+        labelled = self.train_on == "source"
+        train = [
+            sentence
+            for sentence in (texts.train if labelled else texts.target_train)
+            if self.max_words is None or len(sentence) <= self.max_words
+        ]
+        if not train:
+            raise InputError(
+                f"{type(self).__name__}: the {self.train_on} has no sentence to train on"
+                + (f" of at most {self.max_words} words." if self.max_words else ".")
+            )
+        splits = {
+            "train": collate(train, vocabulary, trees=labelled),
+            "validation": collate(texts.dev, vocabulary, trees=True),
+        }
+        if texts.target_test:
+            splits["test"] = collate(texts.target_test, vocabulary, trees=True)
+        return splits
+
+    def drawing(self, batch: Sentences) -> dict[str, list[list[str]]]:
+        """What a report needs to draw trees: the words of each sentence, as they are known."""
+        names = self.vocabulary.words
+        rows = zip(batch.words.tolist(), batch.lengths.tolist(), strict=True)
+        return {"words": [[names[word] for word in row[1 : n + 1]] for row, n in rows]}
+
+    def _split(self, train: list[Sentence]) -> tuple[list[Sentence], list[Sentence]]:
+        """Train and dev of a treebank that has no dev: a tenth of train, drawn with the seed."""
+        generator = torch.Generator().manual_seed(derive_seed(self.seed, _SPLIT_STREAM))
+        order = torch.randperm(len(train), generator=generator).tolist()
+        num_dev = max(1, len(train) // 10)
+        dev = sorted(order[:num_dev])
+        return [train[k] for k in sorted(order[num_dev:])], [train[k] for k in dev]
+
+    @cached_property
+    def _outside(self) -> tuple[list[str], Any]:
+        texts = vars(self.texts).values()
+        forms = {normalise(f) for part in texts for sentence in part for f in sentence.forms}
+        return self._read_vectors(forms)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Treebanks(Domains):
+    """Universal Dependencies treebanks.
+
+    Args:
+        source: The treebank with trees, like ``gl_ctg``; a name with a slash is a folder.
+        target: The treebank to adapt to; without one, the source's own test is the test.
+        embeddings: Word vectors: a file's name in ``emb/`` (or a path with a slash); ``auto``, the
+            file there that starts with the source's language (``cc.gl.`` or ``gl_``); ``none``:
+            made-up ones of 300 dimensions.
+        skip_bad: Whether malformed sentences are left out, with a warning, instead of an error.
+
+    Example:
+        >>> data = Treebanks(source="gl_treegal", target="gl_ctg")
+        >>> len(data.splits()["validation"])  # doctest: +SKIP
+        60
+    """
+
+    source: str
+    target: str | None = None
+    embeddings: str = "auto"
+    skip_bad: bool = False
+
+    def _read(self) -> Texts:
+        train = self._sentences(self.source, "train", required=True)
+        dev = self._sentences(self.source, "dev")
+        if not dev:
+            if len(train) < 2:
+                raise InputError(
+                    f"Treebanks: {self.source} has {len(train)} sentence(s) to train on and no "
+                    "dev; give a treebank with more."
+                )
+            train, dev = self._split(train)
+        adapts = self.target is not None
+        target = self.source if self.target is None else self.target
+        target_train = self._sentences(target, "train", required=True) if adapts else []
+        if self.train_on == "target" and not adapts:
+            raise InputError("Treebanks: train_on is 'target', so say which: data.target=NAME.")
+        return Texts(train, dev, target_train, self._sentences(target, "test"))
+
+    def _sentences(self, name: str, split: str, *, required: bool = False) -> list[Sentence]:
+        folder = Path(name) if "/" in name else self._root("ud", f"{name} from {_UD}") / name
+        base = folder.name
+        names = [f"{stem}.conllu{end}" for stem in (split, f"{base}-ud-{split}") for end in _ENDS]
+        path = next((folder / n for n in names if (folder / n).exists()), None)
+        if path is None:
+            if not required:
+                return []
+            raise InputError(
+                f"Treebanks: {folder / names[1]} is missing; get {base}-ud-{split}.conllu from "
+                f"{_UD} and put it into {folder}."
+            )
+        reader = Reader(path, skip_bad=self.skip_bad)
+        sentences = [sentence for sentence in reader if len(sentence)]
+        if reader.num_bad:
+            log.warning("%s: %d malformed sentences left out.", path, reader.num_bad)
+        if required and not sentences:
+            raise InputError(f"Treebanks: {path} has no sentences.")
+        return sentences
+
+    def _read_vectors(self, forms: set[str]) -> tuple[list[str], Any]:
+        if self.embeddings == "none":
+            return [], torch.zeros(0, 300)
+        if "/" in self.embeddings:
+            return read_embeddings(self.embeddings, forms)
+        folder = self._root("emb", f"word vectors from {_VECTORS}")
+        language = Path(self.source).name.partition("_")[0]
+        path = folder / self.embeddings
+        if self.embeddings == "auto":
+            usual = f"cc.{language}.300.vec.gz"
+            starts = (f"cc.{language}.", f"{language}_")
+            files = sorted(folder.iterdir()) if folder.is_dir() else []
+            path = next((f for s in starts for f in files if f.name.startswith(s)), folder / usual)
+        if not path.exists():
+            raise InputError(
+                f"Treebanks: {path} is missing; get {path.name} from {_VECTORS} and put it into "
+                f"{folder}, or say data.embeddings=none."
+            )
+        return read_embeddings(path, forms)
+
+    def _root(self, below: str, what: str) -> Path:
+        root = os.environ.get("NESTRUCT_DATA")
+        if not root:
+            raise InputError(
+                "Treebanks: the environment variable NESTRUCT_DATA is not set; set it to a folder "
+                f"and put {what} into {below}/ there."
+            )
+        return Path(root) / below
+
+
+_ENDS = ("", ".gz")

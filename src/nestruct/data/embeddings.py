@@ -1,0 +1,113 @@
+"""Word vectors from outside: text files as FastText writes them (``.vec``), and ``.npz``.
+
+A text file may be plain or gzip; it is read line by line, and only the vectors of the words asked
+for are kept. Its first line may say how many words and dimensions there are. An ``.npz`` file has
+``words`` (strings) and ``vectors`` ``[words, size]``.
+"""
+
+import contextlib
+import gzip
+import zipfile
+import zlib
+from collections.abc import Container, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from nestruct.errors import InputError
+
+_GZIP, _ZIP = b"\x1f\x8b", b"PK"
+
+
+def read_embeddings(
+    path: str | Path, words: Container[str] | None = None
+) -> tuple[list[str], Float[np.ndarray, "words size"]]:
+    """Words and their vectors, float32, in the order of the file; the first of a repeated word.
+
+    Args:
+        path: The file.
+        words: Which words to keep; all when None. Words without a vector are simply not there.
+
+    Raises:
+        InputError: The file is missing, damaged, or not what its name says; with the line.
+    """
+    path = Path(path)
+    try:
+        with path.open("rb") as file:
+            start = file.read(2)
+        if start == _ZIP:
+            return _read_archive(path, words)
+        with contextlib.ExitStack() as stack:
+            text: Any = stack.enter_context(path.open("rb"))
+            if start == _GZIP:
+                text = stack.enter_context(gzip.GzipFile(fileobj=text))
+            return _read_text(text, path, words)
+    except (EOFError, zlib.error, gzip.BadGzipFile, zipfile.BadZipFile):
+        raise InputError(f"{path} is damaged or cut short: get it again.") from None
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror or error}.") from None
+
+
+def _read_archive(
+    path: Path, words: Container[str] | None
+) -> tuple[list[str], Float[np.ndarray, "words size"]]:
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            known, vectors = archive["words"], archive["vectors"]
+    except (KeyError, ValueError) as error:
+        reason = str(error.args[0]) if error.args else "it cannot be read"
+        raise InputError(
+            f"{path} must hold words (strings) and vectors [words, size]: {reason}."
+        ) from None
+    if known.ndim != 1 or known.dtype.kind != "U" or vectors.shape[:-1] != known.shape:
+        raise InputError(
+            f"{path} must hold words (strings) and vectors [words, size]; it has words of shape "
+            f"{known.shape} and vectors of shape {vectors.shape}."
+        )
+    names = known.tolist()
+    first = {word: place for place, word in reversed(list(enumerate(names)))}
+    keep = [p for p, w in enumerate(names) if first[w] == p and (words is None or w in words)]
+    chosen = vectors[keep].astype(np.float32)
+    if not np.isfinite(chosen).all():
+        raise InputError(f"{path} has vectors that are not finite: get it again.")
+    return [names[p] for p in keep], chosen
+
+
+def _read_text(
+    lines: Iterable[bytes], path: Path, words: Container[str] | None
+) -> tuple[list[str], Float[np.ndarray, "words size"]]:
+    found: dict[str, np.ndarray] = {}
+    size: int | None = None
+    for number, raw in enumerate(lines, 1):
+        try:
+            text = raw.decode("utf-8").rstrip(" \r\n")
+        except UnicodeDecodeError:
+            raise InputError(f"{path}, line {number}: it is not UTF-8.") from None
+        if not text:
+            continue
+        if size is None:
+            counts = text.split(" ")
+            if len(counts) == 2 and all(count.isdigit() for count in counts):
+                size = int(counts[1])
+                continue
+            size = len(counts) - 1
+        # From the right: a word may hold spaces of its own.
+        word, *numbers = text.rsplit(" ", size)
+        if len(numbers) != size or size == 0:
+            raise InputError(
+                f"{path}, line {number}: it must have a word and {max(size, 1)} numbers."
+            )
+        if word in found or (words is not None and word not in words):
+            continue
+        try:
+            found[word] = np.array(numbers, dtype=np.float32)
+        except ValueError:
+            found[word] = np.array([np.nan])
+        if not np.isfinite(found[word]).all():
+            raise InputError(f"{path}, line {number}: the vector of {word!r} is not of numbers.")
+    if size is None:
+        raise InputError(f"{path} is empty: it must have a word and its vector on each line.")
+    vectors = np.stack(list(found.values())) if found else np.zeros((0, size), np.float32)
+    return list(found), vectors

@@ -1,0 +1,298 @@
+"""Treebanks in CoNLL-U: a streaming reader and writer, plain or gzip.
+
+The format is that of Universal Dependencies (universaldependencies.org/format.html): ten columns
+per word, a blank line after each sentence. A sentence keeps the bytes it was read from, so
+comments, multiword tokens (``3-4``), empty nodes (``5.1``), line ends and whatever else is in a
+file survive; heads and labels are all that is ever changed.
+"""
+
+import contextlib
+import gzip
+import os
+import sys
+import unicodedata
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from nestruct.errors import InputError
+
+_COLUMNS = 10
+_ID, _FORM, _HEAD, _LABEL = 0, 1, 6, 7
+_GZIP = b"\x1f\x8b"
+_BOM = "\N{ZERO WIDTH NO-BREAK SPACE}"  # some editors put it at the start of a file
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """A sentence of a CoNLL-U file.
+
+    Args:
+        lines: Its lines as they are in the file, comments before and blank lines after it included.
+        places: Which of the lines are its syntactic words.
+        forms: Those words.
+        heads: The head of each word, 0 for the root; empty where heads were not asked for.
+        labels: The relation of each word to its head; empty likewise.
+    """
+
+    lines: tuple[bytes, ...]
+    places: tuple[int, ...]
+    forms: tuple[str, ...]
+    heads: tuple[int, ...] = ()
+    labels: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.forms)
+
+    def __bytes__(self) -> bytes:
+        return b"".join(self.lines)
+
+    def with_tree(self, heads: Sequence[int], labels: Sequence[str]) -> "Sentence":
+        """The same sentence with another tree; every other byte stays.
+
+        Example:
+            >>> sentence = sentence_of(["Dogs", "bark"], [2, 0], ["nsubj", "root"])
+            >>> other = sentence.with_tree([0, 1], ["root", "dep"])
+            >>> bytes(other).splitlines()[1].split()[6:8]
+            [b'1', b'dep']
+        """
+        lines = list(self.lines)
+        for place, head, label in zip(self.places, heads, labels, strict=True):
+            columns = lines[place].split(b"\t")
+            columns[_HEAD], columns[_LABEL] = str(head).encode(), label.encode()
+            lines[place] = b"\t".join(columns)
+        return Sentence(tuple(lines), self.places, self.forms, tuple(heads), tuple(labels))
+
+
+def sentence_of(forms: Sequence[str], heads: Sequence[int], labels: Sequence[str]) -> Sentence:
+    """A sentence from its words and their tree."""
+    rows = zip(range(1, len(forms) + 1), forms, heads, labels, strict=True)
+    lines = [f"{k}\t{form}\t_\t_\t_\t_\t{head}\t{label}\t_\t_\n" for k, form, head, label in rows]
+    encoded = (*(line.encode() for line in lines), b"\n")
+    places = tuple(range(len(lines)))
+    return Sentence(encoded, places, tuple(forms), tuple(heads), tuple(labels))
+
+
+class Reader:
+    """Sentences of a CoNLL-U file, one after the other, as they are read.
+
+    Args:
+        source: A path (plain or gzip, whatever its name), or an open binary file.
+        trees: Whether every sentence must have a tree. Without, heads and labels are not looked at.
+        single_root: Whether that tree must have exactly one word below the root.
+        skip_bad: Whether a malformed sentence is passed over and counted instead of an error.
+
+    Attributes:
+        num_bad: Malformed sentences so far.
+        first_bad: What was wrong with the first of them.
+
+    Raises:
+        InputError: While reading, at the first malformed sentence: file, line and what is wrong.
+
+    Example:
+        >>> import io
+        >>> file = io.BytesIO(bytes(sentence_of(["Dogs", "bark"], [2, 0], ["nsubj", "root"])))
+        >>> [sentence.heads for sentence in Reader(file)]
+        [(2, 0)]
+    """
+
+    def __init__(
+        self,
+        source: str | Path | BinaryIO,
+        *,
+        trees: bool = True,
+        single_root: bool = True,
+        skip_bad: bool = False,
+    ) -> None:
+        self.source, self.trees, self.single_root = source, trees, single_root
+        self.skip_bad = skip_bad
+        self.num_bad = 0
+        self.first_bad: str | None = None
+
+    def __iter__(self) -> Iterator[Sentence]:
+        return (block for block in self.blocks() if isinstance(block, Sentence))
+
+    def blocks(self) -> Iterator[Sentence | bytes]:
+        """Sentences, and the bytes of those that were passed over: all that the file has."""
+        name = "standard input" if self.source == "-" else str(getattr(self.source, "name", "file"))
+        if isinstance(self.source, str | Path) and self.source != "-":
+            name = str(self.source)
+        for number, lines in _blocks(self.source, name):
+            try:
+                yield _parse(lines, self.trees, self.single_root)
+            except _BadLineError as error:
+                reason = f"{name}, line {number + error.place}: {error}."
+                if not self.skip_bad:
+                    raise InputError(reason) from None
+                self.num_bad += 1
+                self.first_bad = self.first_bad or reason
+                yield b"".join(lines)
+
+
+def read_treebank(path: str | Path, **options: Any) -> list[Sentence]:
+    """All sentences with words of a file; options are those of `Reader`."""
+    return [sentence for sentence in Reader(path, **options) if len(sentence)]
+
+
+def write_treebank(target: str | Path, sentences: Iterable[Sentence | bytes]) -> int:
+    """Writes sentences as they come and returns how many; ``-`` is standard output.
+
+    A name that ends in ``.gz`` is compressed. The file appears under its name when it is complete,
+    so it may be the one that the sentences are read from.
+    """
+    count = 0
+    with open_target(target) as file:
+        for sentence in sentences:
+            file.write(bytes(sentence))
+            count += 1
+    return count
+
+
+@contextlib.contextmanager
+def open_target(target: str | Path) -> Iterator[BinaryIO | gzip.GzipFile]:
+    """A binary file that takes its name once all is written."""
+    if str(target) == "-":
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    path = Path(target)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.writing")
+    try:
+        with temporary.open("wb") as plain:
+            if path.suffix == ".gz":  # without name and time in it: the same text, the same bytes
+                with gzip.GzipFile("", "wb", fileobj=plain, mtime=0) as packed:
+                    yield packed
+            else:
+                yield plain
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def is_punctuation(form: str) -> bool:
+    """Whether a word is made of Unicode punctuation only: what attachment scores leave out.
+
+    As in NLTK's evaluator, which the published scores come from; so ``$`` and ``+`` count.
+    """
+    return all(unicodedata.category(character).startswith("P") for character in form)
+
+
+class _BadLineError(Exception):
+    """What is wrong with a line, as the end of a sentence that starts with file and line."""
+
+    def __init__(self, place: int, reason: str) -> None:
+        super().__init__(reason)
+        self.place = place
+
+
+def _blocks(source: Any, name: str) -> Iterator[tuple[int, list[bytes]]]:
+    """Sentences as lines, each with the number of its first line; blank lines end a sentence."""
+    lines: list[bytes] = []
+    begin, ended = 1, False
+    for number, line in enumerate(_lines(source, name), 1):
+        if ended and line.strip():
+            yield begin, lines
+            lines, begin, ended = [], number, False
+        lines.append(line)
+        ended = ended or (not line.strip() and len(lines) > 1)
+    if lines:
+        yield begin, lines
+
+
+def _lines(source: Any, name: str) -> Iterator[bytes]:
+    try:
+        if isinstance(source, str | Path) and source != "-":
+            with open(source, "rb") as file:
+                yield from _unpacked(file)
+        else:
+            yield from _unpacked(sys.stdin.buffer if source == "-" else source)
+    except (EOFError, zlib.error, gzip.BadGzipFile):
+        raise InputError(f"{name} is not a whole gzip file: get it again.") from None
+    except OSError as error:
+        raise InputError(f"{name} cannot be read: {error.strerror or error}.") from None
+
+
+def _unpacked(file: Any) -> Iterator[bytes]:
+    if hasattr(file, "peek"):
+        packed = file.peek(2)[:2] == _GZIP
+    else:  # what lies in memory
+        packed = file.read(2) == _GZIP
+        file.seek(0)
+    if not packed:
+        yield from file
+        return
+    with gzip.GzipFile(fileobj=file) as plain:
+        yield from plain
+
+
+def _parse(lines: list[bytes], trees: bool, single_root: bool) -> Sentence:
+    places: list[int] = []
+    forms: list[str] = []
+    heads: list[int] = []
+    labels: list[str] = []
+    for place, raw in enumerate(lines):
+        try:
+            line = raw.decode("utf-8")
+        except UnicodeDecodeError as error:
+            bad = error.object[error.start]
+            raise _BadLineError(place, f"it is not UTF-8 (byte 0x{bad:02x})") from None
+        line = line.removeprefix(_BOM).rstrip("\r\n")
+        if not line.strip() or line.startswith("#"):
+            continue
+        columns = line.split("\t")
+        if len(columns) != _COLUMNS:
+            found = f"{len(columns)} column{'s' * (len(columns) != 1)}"
+            raise _BadLineError(place, f"it has {found} and must have {_COLUMNS}, between tabs")
+        number = columns[_ID]
+        if "-" in number or "." in number:
+            _check_extra(number, place)
+            continue
+        if number != str(len(places) + 1):
+            raise _BadLineError(place, f"the word's ID is {number!r} and must be {len(places) + 1}")
+        if not columns[_FORM]:
+            raise _BadLineError(place, "the word's FORM is empty")
+        places.append(place)
+        forms.append(columns[_FORM])
+        if trees:
+            heads.append(_head(columns[_HEAD], place))
+            labels.append(columns[_LABEL])
+    if trees and places:
+        _check_tree(heads, places, single_root)
+    return Sentence(tuple(lines), tuple(places), tuple(forms), tuple(heads), tuple(labels))
+
+
+def _check_extra(number: str, place: int) -> None:
+    """A multiword token or an empty node."""
+    parts = number.replace("-", ".").split(".")
+    if len(parts) != 2 or not all(part.isascii() and part.isdigit() for part in parts):
+        raise _BadLineError(place, f"the ID {number!r} is neither a word's nor like 3-4 or 3.1")
+
+
+def _head(text: str, place: int) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise _BadLineError(place, f"the HEAD is {text!r} and must be a number")
+    return int(text)
+
+
+def _check_tree(heads: list[int], places: list[int], single_root: bool) -> None:
+    for place, head in zip(places, heads, strict=True):
+        if head > len(heads):
+            raise _BadLineError(place, f"the HEAD {head} is beyond the {len(heads)} words")
+    roots = [place for place, head in zip(places, heads, strict=True) if head == 0]
+    if not roots:
+        raise _BadLineError(places[0], "the sentence has no root: no HEAD is 0")
+    if single_root and len(roots) > 1:
+        raise _BadLineError(roots[1], "the sentence has a second root: one HEAD must be 0")
+    reached = [True] + [False] * len(heads)  # whether a word is known to hang below the root
+    for start in range(1, len(heads) + 1):
+        path, word = set(), start
+        while not reached[word]:
+            if word in path:
+                raise _BadLineError(places[word - 1], f"word {word} is in a cycle of heads")
+            path.add(word)
+            word = heads[word - 1]
+        for word in path:
+            reached[word] = True

@@ -1,0 +1,297 @@
+"""A VAE over sentences with a latent dependency tree: the paper's parser (Section 4.2).
+
+The encoder is a graph-based parser that scores arcs, the decoder a language model that reads the
+tree. Trained in phases: the parser on trees, the decoder on trees, then both, or the parser alone,
+on sentences without trees.
+"""
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from nestruct.data import Sentences, Vocabulary
+from nestruct.errors import InputError
+from nestruct.models.dependency import ArcParser, TreeLanguageModel
+from nestruct.models.parser_population import case_log_likelihood, heads_of, population_losses
+from nestruct.models.structured import StructuredModel, are_hard
+from nestruct.noise import Noise
+from nestruct.objective import DIVERGENCES
+from nestruct.structures import NonProjectiveTree, ProjectiveTree
+from nestruct.structures.base import check_count
+from nestruct.structures.dependency_tree import DependencyTree
+from nestruct.structures.rows import is_capturing
+
+if TYPE_CHECKING:
+    from nestruct.population import Population
+
+_STRUCTURES: dict[str, type[DependencyTree]] = {
+    "projective": ProjectiveTree,
+    "non-projective": NonProjectiveTree,
+}
+_OBJECTIVES = ("parser", "decoder", "vae")
+
+
+class ParserVAE(StructuredModel):
+    """A dependency parser and a decoder that writes the sentence from its tree.
+
+    Losses are per word, then averaged over sentences, as published. What a phase does not train is
+    frozen: it requires no gradient and no estimator perturbs it.
+
+    Args:
+        vocabulary: Words and labels.
+        vectors: A fixed vector for each word of the vocabulary.
+        structure: ``projective`` or ``non-projective`` trees.
+        single_root: Whether exactly one word hangs from the root; the authors' code allows any
+            number.
+        objective: What `loss` is. ``parser``: cross-entropy of each word's head and label, with
+            word dropout. ``decoder``: the sentence given its true tree. ``vae``: the negative ELBO
+            at perturb-and-MAP trees; no true tree is looked at, and labels are left as they are.
+        freeze_decoder: Whether the decoder is left as it is under ``vae``, as in the authors'
+            command for NES.
+        divergence: One of `nestruct.objective.DIVERGENCES`; ``none`` is what the authors' code has.
+        public_code: Whether the decoder's arcs lag by one word, as in the authors' code; see
+            `TreeLanguageModel`.
+        word_size: Numbers of a word's trained vector.
+        lstm_size: Hidden units of each direction of the parser's LSTM.
+        mlp_size: Hidden units of the parser's scorers.
+        decoder_size: Hidden units of the decoder.
+        word_dropout: a: a word that occurs c times is taken for an unknown one with chance
+            ``a / (a + c)``, in half of these cases with the vector from outside.
+
+    Example:
+        >>> import nestruct
+        >>> from nestruct.data import Grammar
+        >>> data = Grammar(num_train=20)
+        >>> model = ParserVAE(data.vocabulary, data.vectors, lstm_size=8, objective="vae")
+        >>> model.infer(data.splits()["validation"]).sum(-2).max()  # one head for each word
+        tensor(1.)
+    """
+
+    structure: DependencyTree
+
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        vectors: Tensor,
+        *,
+        structure: str = "projective",
+        single_root: bool = True,
+        objective: Literal["parser", "decoder", "vae"] = "parser",
+        freeze_decoder: bool = True,
+        divergence: str = "none",
+        public_code: bool = False,
+        word_size: int = 100,
+        lstm_size: int = 125,
+        mlp_size: int = 100,
+        decoder_size: int = 100,
+        word_dropout: float = 0.25,
+    ) -> None:
+        super().__init__()
+        owner = "ParserVAE"
+        sizes = {"word_size": word_size, "lstm_size": lstm_size}
+        sizes |= {"mlp_size": mlp_size, "decoder_size": decoder_size}
+        for name, size in sizes.items():
+            check_count(owner, name, size, 1)
+        choices = {
+            "structure": (structure, _STRUCTURES),
+            "objective": (objective, _OBJECTIVES),
+            "divergence": (divergence, DIVERGENCES),
+        }
+        for name, (value, allowed) in choices.items():
+            if value not in allowed:
+                raise InputError(
+                    f"ParserVAE: {name} must be one of {list(allowed)}, got {value!r}."
+                )
+        if not 0 <= word_dropout < float("inf"):
+            raise InputError(f"ParserVAE: word_dropout must not be negative, got {word_dropout!r}.")
+        if len(vectors) != len(vocabulary.words):
+            raise InputError(
+                f"ParserVAE: vectors must have a row for each of the {len(vocabulary.words)} words "
+                f"of the vocabulary, got {len(vectors)}."
+            )
+        self.vocabulary = vocabulary
+        self.structure = _STRUCTURES[structure](single_root)
+        self.objective, self.kl = objective, divergence
+        # Parameters that are never trained, not buffers: members of a population share them.
+        self.vectors = nn.Parameter(vectors.clone(), requires_grad=False)
+        chance = word_dropout / (word_dropout + torch.tensor(vocabulary.counts).float())
+        chance[:2] = 0  # the unknown word and the root
+        self.drop_chance = nn.Parameter(chance.nan_to_num(0), requires_grad=False)
+        self.parser = ArcParser(
+            vocabulary.num_embedded,
+            vectors.shape[1],
+            max(1, len(vocabulary.labels)),
+            word_size=word_size,
+            lstm_size=lstm_size,
+            mlp_size=mlp_size,
+        )
+        self.decoder = TreeLanguageModel(
+            vocabulary.num_outputs, vectors.shape[1], hidden_size=decoder_size, lag=public_code
+        )
+        self.parser.requires_grad_(objective != "decoder")
+        if objective == "vae":
+            self.parser.label.requires_grad_(False)
+        self.decoder.requires_grad_(
+            objective == "decoder" or (objective == "vae" and not freeze_decoder)
+        )
+
+    def encode(self, batch: Sentences) -> Float[Tensor, "batch tokens tokens"]:
+        """The score of every arc, heads x dependents."""
+        return self.parser.arc.all_pairs(self._features(batch, batch.words))
+
+    def decode(self, batch: Sentences, z: Tensor) -> Float[Tensor, "... batch"]:
+        """``log p(x | z)`` of each sentence, for ``z [..., batch, n+1, n+1]``, relaxed included."""
+        if are_hard() and self._has_cases(z):
+            heads, failed = heads_of(z.flatten(0, -4) if z.dim() > 3 else z[None])
+            values = case_log_likelihood(self.decoder, batch, self._vectors(batch.words), heads)
+            return torch.where(failed, torch.nan, values).view(z.shape[:-2])
+        return self.decoder(
+            batch.words, self._vectors(batch.words), batch.lengths, batch.is_word, z
+        )
+
+    def divergence(self, scores: Tensor, batch: Sentences) -> Tensor:
+        """The KL term of each sentence."""
+        return DIVERGENCES[self.kl](self.structure, scores, None, batch.lengths)
+
+    def lengths(self, batch: Sentences) -> Int[Tensor, " batch"]:
+        """Words of each sentence."""
+        return batch.lengths
+
+    def loss_at(self, batch: Sentences, scores: Tensor, z: Tensor) -> Tensor:
+        """The negative ELBO per word of each sentence, at given trees."""
+        if self.objective != "vae":
+            raise InputError(
+                f"ParserVAE: the objective {self.objective!r} has no latent tree; train it with "
+                "the estimator Supervised, or say objective='vae'."
+            )
+        if self.kl == "paper-appendix":
+            kl = DIVERGENCES[self.kl](self.structure, scores, z, batch.lengths)
+        else:
+            kl = self.divergence(scores, batch)
+        return (kl - self.decode(batch, z)) / batch.lengths
+
+    def loss(self, batch: Sentences, noise: Noise) -> Float[Tensor, " batch"]:
+        """What the objective says, per word of each sentence."""
+        if self.objective == "vae":
+            return super().loss(batch, noise)
+        if self.objective == "decoder":
+            return -self.decode(batch, batch.z.to(self.vectors_dtype)) / batch.lengths
+        return self._supervised(batch, noise)
+
+    def population_losses(self, population: "Population", batch: Any, noise: Noise) -> Any:
+        """``[members, batch]`` with exact savings, where the decoder is no member's own."""
+        if not self._has_savings():
+            return NotImplemented
+        return population_losses(self, population, batch, noise)
+
+    def member_bytes(self, batch: Sentences) -> int | None:
+        """What a member takes in `population_losses`, which cuts its own work into blocks."""
+        return 100 * batch.words.numel() if self._has_savings() else None
+
+    def touched(self, batch: Sentences) -> dict[str, Tensor]:
+        """Which rows of the words' vectors a batch can move; the others' gradient is zero."""
+        mask = torch.zeros_like(self.drop_chance)
+        known = batch.words < len(mask)
+        mask = mask.index_fill(0, torch.where(known, batch.words, 0).flatten(), 1.0)
+        return {"parser.words.weight": mask[:, None]}
+
+    @torch.no_grad()
+    def parse(
+        self, batch: Sentences
+    ) -> tuple[Int[Tensor, "batch tokens"], Int[Tensor, "batch tokens"]]:
+        """The best tree: heads, and the best label of each word with its head."""
+        features = self._features(batch, batch.words)
+        scores = self.parser.arc.all_pairs(features)
+        heads = self.structure.argmax(scores, batch.lengths).argmax(-2)
+        return heads, self.parser.label.at_heads(features, heads).argmax(-1)
+
+    @torch.no_grad()
+    def metrics(self, batch: Sentences, noise: Noise) -> dict[str, Any]:
+        """Attachment scores of the best tree, the loss, and how well the decoder writes.
+
+        ``uas``, ``las``: the share of words with the right head, and with the right label too;
+        punctuation does not count, as published; ``uas_all``, ``las_all``: of all words. Labels
+        are those of the heads that were found. ``nll``: nats per word, given the true tree.
+        """
+        heads, labels = self.parse(batch)
+        attached = (heads == batch.heads) & batch.is_word
+        labelled = attached & (labels == batch.labels)
+        scored = batch.scored.sum(1)
+        nll = -self.decode(batch, batch.z.to(self.vectors_dtype))
+        return {
+            "loss": self.loss(batch, noise),
+            "uas": ((attached & batch.scored).sum(1), scored),
+            "las": ((labelled & batch.scored).sum(1), scored),
+            "uas_all": (attached.sum(1), batch.lengths),
+            "las_all": (labelled.sum(1), batch.lengths),
+            "nll": (nll, batch.lengths),
+        }
+
+    def get_extra_state(self) -> dict[str, Any]:
+        """The vocabulary, which a checkpoint keeps: a run needs no data to parse."""
+        return self.vocabulary.to_state()
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        """Refuses parameters for other words."""
+        if Vocabulary.from_state(state) != self.vocabulary:
+            raise RuntimeError("they know other words or labels (other treebanks, or data.words).")
+
+    @staticmethod
+    def given_by(state: dict[str, Any]) -> dict[str, Any]:
+        """What the data decided about a model, from its ``state_dict``."""
+        vocabulary = Vocabulary.from_state(state["_extra_state"])
+        return {"vocabulary": vocabulary, "vectors": state["vectors"]}
+
+    @property
+    def vectors_dtype(self) -> torch.dtype:
+        """The dtype of what is computed; fixed vectors may be kept in a shorter one."""
+        return self.drop_chance.dtype
+
+    def _vectors(self, words: Int[Tensor, "batch tokens"]) -> Float[Tensor, "batch tokens vector"]:
+        return self.vectors[words].to(self.vectors_dtype)
+
+    def _features(
+        self,
+        batch: Sentences,
+        words: Int[Tensor, "batch tokens"],
+        vectors: Float[Tensor, "batch tokens vector"] | None = None,
+    ) -> Float[Tensor, "batch tokens features"]:
+        vectors = self._vectors(words) if vectors is None else vectors
+        return self.parser.features(words, vectors, batch.lengths)
+
+    def _has_savings(self) -> bool:
+        """Whether this is exactly the model that the savings are derived for, decoder frozen."""
+        methods = ("encode", "decode", "loss", "loss_at", "lengths", "_perturb", "_features")
+        if any(getattr(type(self), m) is not getattr(ParserVAE, m) for m in methods):
+            return False
+        frozen = not any(p.requires_grad for p in (*self.decoder.parameters(), self.vectors))
+        return self.objective == "vae" and frozen and self.kl != "paper-appendix"
+
+    def _has_cases(self, z: Tensor) -> bool:
+        """Whether distinct cases may be counted: on the host, and with nothing to differentiate."""
+        # Numbers of a vmapped or captured tensor cannot be looked at; torch has no public question.
+        if torch._C._functorch.is_batchedtensor(z) or is_capturing(z):
+            return False
+        return not (torch.is_grad_enabled() and self.decoder.output.weight.requires_grad)
+
+    def _supervised(self, batch: Sentences, noise: Noise) -> Float[Tensor, " batch"]:
+        words, vectors = batch.words, self._vectors(batch.words)
+        if self.training:
+            known = words < len(self.drop_chance)
+            chance = torch.where(known, self.drop_chance[torch.where(known, words, 0)], 0.0)
+            # The chance that a standard Gumbel draw is at most x is exp(-exp(-x)).
+            first = torch.exp(-torch.exp(-noise.gumbel(chance))) < chance
+            second = noise.replace(stream=1).gumbel(chance) < 0.3665129  # the median
+            vectors = torch.where((first & second)[..., None], self._vectors(words * 0), vectors)
+            words = torch.where(first, 0, words)
+        features = self._features(batch, words, vectors)
+        scores = self.parser.arc.all_pairs(features)
+        possible = self.structure.counting(scores, batch.lengths)
+        scores = torch.where(possible, scores, -1e9)
+        heads = scores.log_softmax(1).gather(1, batch.heads[:, None])[:, 0]
+        labels = self.parser.label.at_heads(features, batch.heads).log_softmax(-1)
+        labels = labels.gather(-1, batch.labels.clamp(min=0)[..., None])[..., 0]
+        total = torch.where(batch.is_word, heads + labels, 0.0).sum(1)
+        return -total / batch.lengths

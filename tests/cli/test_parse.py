@@ -1,0 +1,141 @@
+"""``nestruct parse`` and the phases of the parsing VAE, on a generated treebank."""
+
+import gzip
+import io
+import json
+import sys
+from types import SimpleNamespace
+
+import pytest
+from toys import run_command as run
+
+import nestruct
+from nestruct.data import Grammar
+from nestruct.data.treebank import Reader, read_treebank, sentence_of, write_treebank
+from nestruct.training import evaluate_run
+
+
+@pytest.fixture(scope="module")
+def phases(tmp_path_factory):
+    """Runs of the three phases, the last for a few steps only."""
+    folder = tmp_path_factory.mktemp("runs")
+    assert run("train", "parser-tiny", "--run", folder / "parser") == 0
+    before = ["--init-from", folder / "parser", "--run", folder / "decoder"]
+    assert run("train", "parser-tiny-decoder", *before, "training.max_epochs=1") == 0
+    before = ["--init-from", folder / "decoder", "--run", folder / "nes"]
+    few = ["training.max_epochs=1", "estimator.population_size=8"]
+    assert run("train", "parser-tiny-nes", *before, *few) == 0
+    return folder
+
+
+def scores(path) -> dict[str, float]:
+    lines = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    return next(line for line in lines if line["split"] == "validation")
+
+
+def test_a_parser_learns_the_grammar(phases, capsys):
+    assert run("evaluate", phases / "parser") == 0
+    lines = dict(line.split() for line in capsys.readouterr().out.splitlines()[1:])
+    assert float(lines["uas"]) > 0.9
+    assert float(lines["las"]) > 0.9
+    assert set(lines) == {"loss", "uas", "las", "uas_all", "las_all", "nll"}
+
+
+def test_each_phase_starts_where_the_last_ended(phases):
+    parser, decoder, nes = (nestruct.load(phases / n) for n in ("parser", "decoder", "nes"))
+    for (name, one), two in zip(parser.named_parameters(), decoder.parameters(), strict=True):
+        assert one.equal(two) == (not name.startswith("decoder.")), name
+    assert scores(phases / "nes")["nll"] == pytest.approx(nll(phases / "decoder"))
+    frozen = [n for n, p in nes.named_parameters() if n.startswith(("decoder.", "parser.label"))]
+    for name in frozen:
+        assert nes.get_parameter(name).equal(decoder.get_parameter(name))
+
+
+def nll(folder) -> float:
+    return evaluate_run(folder, split="validation")[1]["nll"]
+
+
+def test_parses_a_file_and_keeps_the_rest(phases, tmp_path, capsys):
+    gold = Grammar(num_target=30).texts.target_test[:30]
+    source, target = tmp_path / "in.conllu", tmp_path / "out.conllu.gz"
+    text = "# newdoc\n1-2\tab\t_\t_\t_\t_\t_\t_\t_\tX=1\n"
+    content = b"".join(
+        text.encode() + bytes(s.with_tree([0] * len(s), ["_"] * len(s))) for s in gold
+    )
+    content += b"# nothing here\n\n" + content[:40].splitlines()[0] + b"\n"
+    source.write_bytes(content)
+    assert run("parse", phases / "parser", source, "-o", target) == 0
+    assert "Parsed 30 sentences, " in capsys.readouterr().err
+    found = read_treebank(target)
+    right = sum(
+        a == b
+        for s, t in zip(gold, found, strict=True)
+        for a, b in zip(s.heads, t.heads, strict=True)
+    )
+    assert right > 0.9 * sum(map(len, gold))
+    same = b"".join(bytes(s.with_tree([0] * len(s), ["_"] * len(s))) for s in found)
+    assert same + b"# nothing here\n\n# newdoc\n" == content
+    assert gzip.decompress(target.read_bytes()).count(b"X=1") == 30
+
+
+def test_standard_input_to_standard_output(phases, capsysbinary, monkeypatch):
+    long = sentence_of(["banoun"] * 250, [0] * 250, ["_"] * 250)
+    short = sentence_of(["Unheard-of"], [0], ["_"])
+    content = io.BytesIO(bytes(long) + bytes(short))
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=content))
+    assert run("parse", phases / "parser", "-") == 0
+    output = io.BytesIO(capsysbinary.readouterr().out)
+    assert [len(sentence) for sentence in Reader(output)] == [250, 1]
+
+
+def test_bad_sentences(phases, tmp_path, capsys):
+    path, out = tmp_path / "a.conllu", tmp_path / "b.conllu"
+    good = bytes(sentence_of(["banoun", "."], [0, 1], ["a", "b"]))
+    path.write_bytes(good + b"1\tbroken\n\n" + good)
+    assert run("parse", phases / "parser", path, "-o", out) == 1
+    assert "a.conllu, line 4: it has 2 columns" in capsys.readouterr().err
+    assert not out.exists()
+    assert run("parse", phases / "parser", path, "-o", out, "--skip-bad") == 0
+    words = capsys.readouterr().err
+    assert "Parsed 2 sentences, 4 words; 1 malformed left as they are (" in words
+    assert b"1\tbroken\n\n" in out.read_bytes()
+    path.write_bytes(b"")
+    assert run("parse", phases / "parser", path, "-o", out) == 0
+    assert out.read_bytes() == b""
+    assert run("parse", phases / "parser", tmp_path / "none.conllu") == 1
+    assert "cannot be read: No such file" in capsys.readouterr().err
+
+
+def test_needs_no_data(phases, tmp_path, monkeypatch):
+    """All that parsing takes is in the run folder, even where its data are gone."""
+    monkeypatch.setattr(Grammar, "_read", lambda self: 1 / 0)
+    write_treebank(tmp_path / "a.conllu", [sentence_of(["banoun"], [0], ["_"])])
+    assert run("parse", phases / "nes", tmp_path / "a.conllu", "-o", tmp_path / "b.conllu") == 0
+    assert read_treebank(tmp_path / "b.conllu")[0].heads == (0,)
+
+
+def test_other_runs_are_no_parsers(tmp_path, capsys):
+    options = ["data.num_train=64", "data.num_validation=8", "data.num_test=8", "--max-steps", 0]
+    assert run("train", "categorical-tiny", *options, "--run", tmp_path / "a") == 0
+    assert run("parse", tmp_path / "a", "-") == 1
+    assert "holds no parser but a CategoricalVAE" in capsys.readouterr().err
+
+
+def test_another_vocabulary_is_refused(phases, tmp_path, capsys):
+    before = ["--init-from", phases / "parser", "--run", tmp_path / "x"]
+    assert run("train", "parser-tiny-decoder", *before, "data.num_train=30") == 1
+    assert "are of another model" in capsys.readouterr().err
+
+
+def test_missing_treebanks(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("NESTRUCT_DATA", str(tmp_path))
+    assert run("train", "parser-source", "--run", tmp_path / "x") == 1
+    words = capsys.readouterr().err
+    assert "ud/gl_ctg/train.conllu.gz is missing; get gl_ctg-ud-train.conllu from github" in words
+    assert not (tmp_path / "x").exists()
+
+
+def test_sweep_from_a_run(phases, tmp_path):
+    sweep = ["estimator.sigma=0.1", "--run", tmp_path, "--max-steps", 1]
+    assert run("sweep", "parser-tiny-nes", *sweep, "--init-from", phases / "decoder") == 0
+    assert scores(tmp_path / "estimator.sigma=0.1")["uas"] > 0.9

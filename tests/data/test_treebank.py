@@ -1,0 +1,186 @@
+"""The CoNLL-U reader and writer: round trips byte for byte, and one sentence for what is wrong."""
+
+import gzip
+import io
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nestruct.data.treebank import (
+    Reader,
+    Sentence,
+    is_punctuation,
+    read_treebank,
+    sentence_of,
+    write_treebank,
+)
+from nestruct.errors import InputError
+
+WITH_EVERYTHING = (
+    "# sent_id = 1\n# text = Dámosllo hoxe\n"
+    "1-3\tDámosllo\t_\t_\t_\t_\t_\t_\t_\t_\n"
+    "1\tDamos\tdar\tVERB\t_\t_\t0\troot\t0:root\t_\n"
+    "2\tlle\tel\tPRON\t_\t_\t1\tiobj\t_\t_\n"
+    "3\to\to\tPRON\t_\tCase=Acc\t1\tobj\t_\tSpaceAfter=No\n"
+    "3.1\tnada\t_\t_\t_\t_\t_\t_\t1:obj\t_\n"
+    "4\thoxe\t_\tADV\t_\t_\t1\tadvmod\t_\t_\n"
+    "\n"
+)
+
+
+def read(text: str | bytes, **options) -> list[Sentence]:
+    content = text.encode() if isinstance(text, str) else text
+    return list(Reader(io.BytesIO(content), **options))
+
+
+def line(number, head, form="w", label="dep") -> str:
+    return f"{number}\t{form}\t_\t_\t_\t_\t{head}\t{label}\t_\t_\n"
+
+
+def test_reads_words_and_keeps_the_rest():
+    (sentence,) = read(WITH_EVERYTHING)
+    assert sentence.forms == ("Damos", "lle", "o", "hoxe")
+    assert sentence.heads == (0, 1, 1, 1)
+    assert sentence.labels == ("root", "iobj", "obj", "advmod")
+    assert bytes(sentence) == WITH_EVERYTHING.encode()
+    changed = bytes(sentence.with_tree((4, 1, 1, 0), ("dep", "a", "b", "root"))).decode()
+    expected = WITH_EVERYTHING.replace("0\troot\t0:root", "4\tdep\t0:root")
+    expected = expected.replace("1\tiobj", "1\ta").replace("1\tobj\t_\tS", "1\tb\t_\tS")
+    assert changed == expected.replace("1\tadvmod", "0\troot")
+
+
+CHUNKS = st.sampled_from(
+    [
+        WITH_EVERYTHING,
+        line(1, 0) + "\n",
+        line(1, 2).replace("\n", "\r\n") + line(2, 0).replace("\n", "\r\n") + "\r\n",
+        line(1, 0, form="New York") + line(2, 1, form="\u3000。") + "\n\n\n",
+        "# only a comment\n\n",
+        "\n",
+        " \t\n",
+        "# a\n# b\n" + line(1, 0, form="#") + "1.1\t_" + "\t_" * 8 + "\n\n",
+    ]
+)
+
+
+@given(st.lists(CHUNKS, max_size=6), st.booleans(), st.booleans(), st.booleans())
+def test_round_trip_of_any_file(tmp_path_factory, chunks, packed, ends, mark):
+    content = (b"\xef\xbb\xbf" if mark else b"") + "".join(chunks).encode()
+    content = content if ends else content.rstrip(b"\r\n")
+    path = tmp_path_factory.mktemp("bank") / ("a.conllu.gz" if packed else "a.conllu")
+    path.write_bytes(gzip.compress(content) if packed else content)
+    blocks = Reader(path).blocks()
+    write_treebank(path, blocks)  # onto itself: the file appears when it is complete
+    written = path.read_bytes()
+    assert (gzip.decompress(written) if packed else written) == content
+    assert all(len(sentence) for sentence in read_treebank(path))
+
+
+@given(st.binary(max_size=300) | st.text("12-.\t\n_#aé", max_size=300).map(str.encode))
+def test_any_bytes_survive_or_are_refused_in_one_sentence(content):
+    message = ""
+    try:
+        assert b"".join(map(bytes, Reader(io.BytesIO(content)).blocks())) == content
+    except InputError as error:
+        message = str(error)
+    assert "\n" not in message
+    if not content.startswith(b"\x1f\x8b"):
+        bad = Reader(io.BytesIO(content), skip_bad=True)
+        assert b"".join(map(bytes, bad.blocks())) == content
+
+
+@given(st.lists(st.integers(0, 6), min_size=1, max_size=6), st.booleans())
+def test_a_tree_is_accepted_exactly_when_it_is_one(heads, single_root):
+    text = "".join(line(k, head) for k, head in enumerate(heads, 1)) + "\n"
+    legal = all(head <= len(heads) for head in heads)
+    legal = legal and (heads.count(0) == 1 or (not single_root and heads.count(0) > 1))
+    for start in range(1, len(heads) + 1):
+        word = start
+        for _ in heads:
+            word = heads[word - 1] if 0 < word <= len(heads) else 0
+        legal = legal and word == 0
+    reader = Reader(io.BytesIO(text.encode()), single_root=single_root, skip_bad=True)
+    assert len(list(reader)) == legal
+    assert reader.num_bad == (not legal)
+    assert len(read(text, trees=False)) == 1  # heads are not looked at
+
+
+@pytest.mark.parametrize(
+    ("bad", "number", "words"),
+    [
+        ("1\tw\t_\n", 3, "it has 3 columns and must have 10"),
+        (line(1, 0) + line(3, 1), 4, "ID is '3' and must be 2"),
+        (line(1, 5), 3, "HEAD 5 is beyond the 1 words"),
+        (line(1, "_"), 3, "HEAD is '_' and must be a number"),
+        (line(1, "²"), 3, "must be a number"),
+        (line(1, 1) + line(2, 0), 3, "word 1 is in a cycle"),
+        (line(1, 2) + line(2, 1), 3, "no root"),
+        (line(1, 0) + line(2, 0), 4, "second root"),
+        (line(1, 0, form=""), 3, "FORM is empty"),
+        ("1-\tw" + "\t_" * 8 + "\n", 3, "neither a word's nor like"),
+    ],
+)
+def test_says_file_line_and_what_is_wrong(tmp_path, bad, number, words):
+    path = tmp_path / "bad.conllu"
+    path.write_text(line(1, 0) + "\n" + bad + "\n" + line(1, 0))
+    with pytest.raises(InputError) as caught:
+        list(Reader(path))
+    assert f"bad.conllu, line {number}: " in str(caught.value)
+    assert words in str(caught.value)
+    reader = Reader(path, skip_bad=True)
+    assert len(list(reader)) == 2
+    assert reader.num_bad == 1
+    assert reader.first_bad == str(caught.value)
+
+
+def test_bad_encoding_and_damaged_files(tmp_path):
+    path = tmp_path / "a.conllu"
+    path.write_bytes(line(1, 0).encode() + b"\n" + line(1, 0, form="caf").encode()[:4] + b"\xe9\n")
+    with pytest.raises(InputError, match=r"line 3: it is not UTF-8 \(byte 0xe9\)"):
+        list(Reader(path))
+    path.write_bytes(gzip.compress(line(1, 0).encode() * 1000)[:-20])
+    with pytest.raises(InputError, match="not a whole gzip file"):
+        list(Reader(path))
+    with pytest.raises(InputError, match="cannot be read: No such file"):
+        list(Reader(tmp_path / "none.conllu"))
+
+
+def test_empty_files_and_streaming(tmp_path):
+    assert read("") == []
+    assert read("\n\n") == [Sentence((b"\n", b"\n"), (), ())]
+    assert read_treebank_of(tmp_path, "") == []
+
+    class Endless(io.RawIOBase):
+        name = "endless"
+
+        def peek(self, size):
+            return b""
+
+        def readline(self, size=-1):
+            self.turn = not getattr(self, "turn", False)
+            return line(1, 0).encode() if self.turn else b"\n"
+
+    stream = iter(Reader(Endless()))
+    assert [len(next(stream)) for _ in range(3)] == [1, 1, 1]
+
+
+def read_treebank_of(folder, text):
+    path = folder / "t.conllu"
+    path.write_text(text)
+    return read_treebank(path)
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path):
+    path = tmp_path / "a.conllu"
+    path.write_text(line(1, 0) + "\n" + line(1, 7))
+    with pytest.raises(InputError):
+        write_treebank(path, Reader(path))
+    assert path.read_text().count("\n") == 3
+    assert [file.name for file in tmp_path.iterdir()] == ["a.conllu"]
+    assert write_treebank(path, [sentence_of(["a"], [0], ["root"])]) == 1
+
+
+def test_punctuation():
+    assert all(map(is_punctuation, [".", "...", "«", "—", "¿?", "_"]))
+    assert not any(map(is_punctuation, ["a", "$", "+", ".a", "1."]))
