@@ -15,6 +15,7 @@ from nestruct.cli.evaluate import evaluate
 from nestruct.cli.parse import parse
 from nestruct.cli.recipes import recipes
 from nestruct.cli.report import report
+from nestruct.cli.reproduce import reproduce
 from nestruct.cli.sweep import sweep
 from nestruct.cli.train import train
 from nestruct.errors import NestructError
@@ -24,12 +25,13 @@ VERBS = {
     "evaluate": evaluate,
     "parse": parse,
     "report": report,
+    "reproduce": reproduce,
     "sweep": sweep,
     "recipes": recipes,
     "check-gradient": check_gradient,
 }
 WITH_OVERRIDES = {"train", "sweep", "check-gradient"}
-FLAGS = {"--tensorboard"}  # options without a value
+FLAGS = {"--tensorboard", "--tiny"}  # options without a value
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -2,20 +2,15 @@
 
 import itertools
 import re
-import signal
-import subprocess
-import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated
 
 from tyro.conf import Positional, arg
 
 from nestruct.cli.arguments import Device, Folder, Number, RecipeName
+from nestruct.cli.queue import Job, run_jobs, tell
 from nestruct.errors import InputError
-from nestruct.reports import read_run
 from nestruct.training import Recipe, build, read_recipe
-from nestruct.wording import number
 
 Settings = Annotated[
     tuple[str, ...], Positional, arg(metavar="KEY=A,B,C ...", help_behavior_hint="")
@@ -56,55 +51,18 @@ def sweep(
     folders = [run / _name(overrides, varied) for overrides in grid]
     if len(set(folders)) < len(folders):
         raise InputError("Two runs of this sweep would be the same: say every value once.")
-    running: set[subprocess.Popen] = set()
-
-    def train(overrides: list[str], folder: Path) -> int:
-        steps = [] if max_steps is None else ["--max-steps", str(max_steps)]
-        command = [sys.executable, "-m", "nestruct", "train"]
-        if not (folder / "config.toml").exists():
-            command += [recipe, *common, *overrides, "--run", str(folder)]
-            command += [] if init_from is None else ["--init-from", str(init_from)]
-        elif _is_done(folder, max_steps):
-            _tell(f"{folder}: already done, {_outcome(folder, 0)}")
-            return 0
-        else:
-            command += ["--resume", str(folder), *steps]
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with (folder.parent / f"{folder.name}.log").open("ab") as log:
-            # A session of its own: Ctrl-C reaches a run once, through us.
-            process = subprocess.Popen(
-                command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
-            )
-            running.add(process)
-            status = process.wait()
-            running.discard(process)
-        _tell(f"{folder}: {_outcome(folder, status)}")
-        return status
-
-    _tell(f"{len(grid)} runs in {run}, {jobs} at a time; their output is in *.log.")
-    pool = ThreadPoolExecutor(jobs)
-    try:
-        statuses = list(pool.map(train, grid, folders))
-    except KeyboardInterrupt:
-        for process in list(running):
-            process.send_signal(signal.SIGINT)
-        pool.shutdown(cancel_futures=True)
+    words = [] if init_from is None else ["--init-from", str(init_from)]
+    trainings = [
+        Job(folder=folder, words=[recipe, *common, *overrides, *words], max_steps=max_steps)
+        for overrides, folder in zip(grid, folders, strict=True)
+    ]
+    tell(f"{len(grid)} runs in {run}, {jobs} at a time; their output is in *.log.")
+    ended = run_jobs(trainings, jobs, tell=tell)
+    if ended.stopped:
         print("Stopped; the same command continues.")
         return 130
     print(f"See them with: nestruct report {run}/*/ -o page.html")
-    return 1 if any(statuses) else 0
-
-
-def _tell(text: str) -> None:
-    """A line in one piece: several runs may end at once."""
-    print(f"{text}\n", end="", flush=True)
-
-
-def _is_done(folder: Path, max_steps: int | None) -> bool:
-    if not (folder / "metrics.jsonl").exists():
-        return False
-    run = read_run(folder)
-    return run.finished and (max_steps is None or (run.max_steps or 0) >= max_steps)
+    return 1 if ended.failed else 0
 
 
 def _grid(settings: tuple[str, ...]) -> tuple[list[list[str]], list[str]]:
@@ -126,14 +84,3 @@ def _name(overrides: list[str], varied: list[str]) -> str:
     """A folder name that says what the run has of its own."""
     own = [override for override in overrides if override.partition("=")[0] in varied]
     return "_".join(own or overrides).replace("/", "-")
-
-
-def _outcome(folder: Path, status: int) -> str:
-    if status == 130:
-        return "stopped, saved"
-    if status:
-        return f"failed (status {status}); see {folder}.log"
-    run = read_run(folder)
-    metric = run.config["training"]["metric"]
-    best = run.value("best", metric)
-    return "done" if best is None else f"best validation {metric} {number(best)}"

@@ -1,0 +1,141 @@
+"""Runs side by side, each a process of its own: resumed where it stood, stopped with the others."""
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from nestruct.reports import read_run
+from nestruct.wording import number
+
+_PATIENCE = 0.1  # seconds between looks at the processes
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Job:
+    """A training that `run_jobs` starts, or continues where its folder has a beginning.
+
+    Args:
+        folder: The run folder; what the run prints is appended to ``FOLDER.log``.
+        words: What ``nestruct train`` takes for a new run, besides the folder.
+        max_steps: How far a finished run is continued; as far as it was asked to, when None.
+        after: A job whose best parameters are the first ones of this.
+    """
+
+    folder: Path
+    words: Sequence[str]
+    max_steps: int | None = None
+    after: "Job | None" = None
+
+    @property
+    def log(self) -> Path:
+        """Where the output goes."""
+        return self.folder.parent / f"{self.folder.name}.log"
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing is left to do."""
+        if not (self.folder / "metrics.jsonl").exists():
+            return False
+        run = read_run(self.folder)
+        return run.finished and (self.max_steps is None or (run.max_steps or 0) >= self.max_steps)
+
+    @property
+    def command(self) -> list[str]:
+        """What starts or continues the run."""
+        train = [sys.executable, "-m", "nestruct", "train"]
+        if (self.folder / "config.toml").exists():
+            steps = [] if self.max_steps is None else ["--max-steps", str(self.max_steps)]
+            return [*train, "--resume", str(self.folder), *steps]
+        first = [] if self.after is None else ["--init-from", str(self.after.folder)]
+        return [*train, *self.words, "--run", str(self.folder), *first]
+
+    def outcome(self, status: int) -> str:
+        """How the run ended, in a few words."""
+        if status == 130:
+            return "stopped, saved"
+        if status:
+            return f"failed (status {status}); see {self.log}"
+        run = read_run(self.folder)
+        metric = run.config["training"]["metric"]
+        best = run.value("best", metric)
+        return "done" if best is None else f"best validation {metric} {number(best)}"
+
+
+class Ended(NamedTuple):
+    """How jobs ended: how many failed, and whether they were stopped (Ctrl-C, the deadline)."""
+
+    failed: int
+    stopped: bool
+
+
+def run_jobs(
+    jobs: Sequence[Job],
+    at_once: int,
+    *,
+    tell: Callable[[str], None],
+    deadline: float | None = None,
+    look: Callable[[Sequence[Job]], None] = lambda running: None,
+) -> Ended:
+    """Runs jobs, the first ones first. Those that are stopped are saved.
+
+    Args:
+        jobs: What to run; one that another starts from must be among them, and before it.
+        at_once: Jobs at a time.
+        tell: Called with a line when a job ends.
+        deadline: When to stop, by `time.monotonic`.
+        look: Called with the jobs that are running, again and again.
+    """
+    waiting, running = list(jobs), dict[Job, subprocess.Popen]()
+    good, failed = set[Job](), set[Job]()
+    with ExitStack() as logs:
+        try:
+            while waiting or running:
+                for job, process in list(running.items()):
+                    status = process.poll()
+                    if status is not None:
+                        del running[job]
+                        (failed if status else good).add(job)
+                        tell(f"{job.folder}: {job.outcome(status)}")
+                for job in list(waiting):
+                    if job.after is not None and job.after in failed:
+                        waiting.remove(job)
+                        failed.add(job)
+                        tell(f"{job.folder}: left out, for {job.after.folder} failed")
+                    elif job.is_done:
+                        waiting.remove(job)
+                        good.add(job)
+                        tell(f"{job.folder}: already done, {job.outcome(0)}")
+                    elif len(running) < at_once and (job.after is None or job.after in good):
+                        waiting.remove(job)
+                        running[job] = _start(job, logs)
+                if deadline is not None and time.monotonic() > deadline:
+                    raise KeyboardInterrupt
+                look(list(running))
+                time.sleep(_PATIENCE)
+        except KeyboardInterrupt:
+            for process in running.values():
+                process.send_signal(signal.SIGINT)
+            for job, process in running.items():
+                tell(f"{job.folder}: {job.outcome(process.wait())}")
+            return Ended(len(failed), stopped=True)
+    return Ended(len(failed), stopped=False)
+
+
+def _start(job: Job, logs: ExitStack) -> subprocess.Popen:
+    job.folder.parent.mkdir(parents=True, exist_ok=True)
+    log = logs.enter_context(job.log.open("ab"))
+    # A session of its own: Ctrl-C reaches a run once, through us.
+    return subprocess.Popen(
+        job.command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+    )
+
+
+def tell(text: str) -> None:
+    """A line in one piece, at once."""
+    print(text, flush=True)

@@ -1,0 +1,182 @@
+"""``nestruct reproduce``: a table or a figure of the paper, from its runs to its page."""
+
+import json
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import rich.console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from tyro.conf import Positional, arg
+
+from nestruct.cli.arguments import Device, Flag, Number
+from nestruct.cli.queue import Job, run_jobs
+from nestruct.errors import InputError
+from nestruct.reports import find_runs, read_groups, report_tables, to_markdown, write_page
+from nestruct.training import Recipe, build, read_recipe
+from nestruct.training.plan import Plan, estimate, plan_names, read_plan
+from nestruct.training.recipe import resolve_device
+from nestruct.wording import duration
+
+_SILENCE = 30.0  # seconds between plain lines about what is running
+
+
+def reproduce(
+    what: Annotated[str, Positional, arg(metavar="WHAT")],
+    /,
+    *,
+    run: Annotated[Path, arg(metavar="DIR")] = Path("runs"),
+    seeds: Number = None,
+    budget: Annotated[float | None, arg(metavar="MINUTES", help_behavior_hint="")] = None,
+    device: Device = None,
+    jobs: Number = None,
+    tiny: Flag = False,
+    plan: Flag = False,
+) -> int:
+    """Run what makes a table or figure of the paper, and show it beside the paper's numbers.
+
+    What was done before is skipped, what was stopped goes on: the same command continues. WHAT is
+    table1, table3, figure-unstructured, figure-bound, or all.
+
+    Args:
+        what: What to reproduce.
+        run: The folder for all runs; each table has a folder in it.
+        seeds: Seeds of every run, instead of the plan's.
+        budget: Minutes after which everything is stopped and saved; what is worth most comes first.
+        device: auto, cpu, cuda or cuda:1.
+        jobs: Runs at a time, instead of the plan's on a GPU and one on a CPU.
+        tiny: The whole way on a laptop in minutes; its numbers are not comparable with anything.
+        plan: Only say what would be run, and what it costs.
+    """
+    if what != "all" and what not in plan_names():
+        raise InputError(f"{what!r} is not known; there are: {', '.join([*plan_names(), 'all'])}.")
+    for name, value in (("--seeds", seeds), ("--budget", budget), ("--jobs", jobs)):
+        if value is not None and not value > 0:
+            raise InputError(f"{name} must be positive, got {value}.")
+    where = resolve_device(device or "auto")
+    deadline = None if budget is None else time.monotonic() + 60 * budget
+    status = 0
+    for one in [read_plan(name) for name in (plan_names() if what == "all" else [what])]:
+        folder = run / (f"{one.name}-tiny" if tiny else one.name)
+        count = 1 if tiny and seeds is None else seeds
+        todo = _jobs(one, folder, count, where, tiny)
+        at_once = jobs or (one.jobs if where.startswith("cuda") else 1)
+        _announce(one, folder, todo, count, at_once, tiny)
+        if plan:
+            continue
+        with _Display(todo) as display:
+            ended = run_jobs(todo, at_once, tell=display.tell, deadline=deadline, look=display.look)
+        _conclude(one, folder, tiny)
+        if ended.stopped:
+            print("Stopped, all is saved; the same command continues.")
+            return 130 if deadline is None or time.monotonic() < deadline else 0
+        status = max(status, min(ended.failed, 1))
+    return status
+
+
+def _jobs(plan: Plan, folder: Path, seeds: int | None, device: str, tiny: bool) -> list[Job]:
+    """The plan's trainings; all of them can be built, or none is started."""
+    jobs: dict[tuple[str, int], Job] = {}
+    for entry, seed in plan.runs(seeds):
+        overrides = [*plan.overrides(entry, tiny=tiny), f"seed={seed}", f"device={device}"]
+        build(Recipe.from_tables(read_recipe(entry.recipe, overrides)))
+        jobs[entry.name, seed] = Job(
+            folder=folder / f"{entry.name}-s{seed}",
+            words=[entry.recipe, *overrides],
+            after=None if entry.after is None else jobs[entry.after, seed],
+        )
+    return list(jobs.values())
+
+
+def _announce(
+    plan: Plan, folder: Path, jobs: Sequence[Job], seeds: int | None, at_once: int, tiny: bool
+) -> None:
+    runs = list(plan.runs(seeds))
+    left = [run for run, job in zip(runs, jobs, strict=True) if not job.is_done]
+    print(f"{plan.title}\n{len(jobs)} runs in {folder}, {len(jobs) - len(left)} of them done.")
+    if left and tiny:
+        print(f"{at_once} at a time, with tiny data and models: a few minutes on a laptop.")
+    elif left:
+        cost = duration(estimate(left, plan.jobs))
+        print(
+            f"{at_once} at a time. What is left took about {cost} on one H200, {plan.jobs} side by "
+            "side; a CPU takes far longer. --budget MINUTES stops and saves."
+        )
+
+
+def _conclude(plan: Plan, folder: Path, tiny: bool) -> None:
+    runs = find_runs([folder])[0] if folder.is_dir() else []
+    if not runs:
+        return
+    title = f"{plan.title} (tiny: not comparable)" if tiny else plan.title
+    write_page(runs, folder / "page.html", title=title)
+    print()
+    for table in report_tables(read_groups(runs)):
+        print(to_markdown(table))
+    print(plan.protocol)
+    if tiny:
+        print("TINY data and models: these numbers are not comparable with the paper's, or any.")
+    print(f"Page: {folder / 'page.html'}")
+
+
+class _Display:
+    """How far all runs are, and each of those that are running."""
+
+    def __init__(self, jobs: Sequence[Job]) -> None:
+        self.console = rich.console.Console()
+        self.jobs = jobs
+        self.ended = 0
+        self.spoke = time.monotonic()
+        text = TextColumn("{task.description}", markup=False)
+        self.bars = Progress(BarColumn(bar_width=20), text, console=self.console)
+        self.tasks: dict[Job, TaskID] = {}
+        self.all = self.bars.add_task(f"0 of {len(jobs)} runs", total=len(jobs))
+
+    def __enter__(self) -> "_Display":
+        if self.console.is_terminal:
+            self.bars.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.console.is_terminal:
+            self.bars.stop()
+
+    def tell(self, text: str) -> None:
+        """A run has ended."""
+        self.ended += 1
+        self.bars.update(
+            self.all, completed=self.ended, description=f"{self.ended} of {len(self.jobs)} runs"
+        )
+        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def look(self, running: Sequence[Job]) -> None:
+        """Shows how far the runs are."""
+        now = time.monotonic()
+        if now - self.spoke < (1.0 if self.console.is_terminal else _SILENCE):
+            return
+        self.spoke = now
+        if not self.console.is_terminal:
+            states = ", ".join(f"{job.folder.name} {_share(job):.0%}" for job in running)
+            print(f"{self.ended} of {len(self.jobs)} runs; {states}", flush=True)
+            return
+        for job in set(self.tasks) - set(running):
+            self.bars.remove_task(self.tasks.pop(job))
+        for job in running:
+            if job not in self.tasks:
+                self.tasks[job] = self.bars.add_task(job.folder.name, total=1.0)
+            self.bars.update(self.tasks[job], completed=_share(job))
+
+
+def _share(job: Job) -> float:
+    """How much of a run is done: from the last line of its log of metrics."""
+    try:
+        with (job.folder / "metrics.jsonl").open("rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - 4096))
+            lines = file.read().decode("utf-8", "replace").splitlines()
+        config = read_recipe(str(job.folder / "config.toml"))
+        step = max(json.loads(line)["step"] for line in lines[-3:] if line.endswith("}"))
+        return min(1.0, step / max(1, config["training"]["max_steps"]))
+    except (OSError, ValueError, KeyError, InputError):
+        return 0.0

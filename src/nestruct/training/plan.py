@@ -1,0 +1,102 @@
+"""Plans: which runs make a table or a figure of the paper, and what they cost."""
+
+import itertools
+import tomllib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib import resources
+
+from nestruct.training.checks import check_name
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of a plan: a recipe with options, for some seeds.
+
+    Args:
+        name: The run's name; seeds are added to it.
+        recipe: A recipe that comes with nestruct.
+        options: Overrides.
+        seeds: How many seeds it is run with, from 0 on.
+        seconds: The wall-clock of one of them beside others, as measured on one H200.
+        after: The entry whose run, of the same seed, it starts from.
+        tiny: Further overrides of the tiny version.
+    """
+
+    name: str
+    recipe: str
+    seconds: int
+    options: tuple[str, ...] = ()
+    seeds: int = 1
+    after: str | None = None
+    tiny: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What ``nestruct reproduce NAME`` runs.
+
+    Args:
+        name: What is reproduced.
+        title: What it is about.
+        protocol: In a few sentences: what is measured, and what differs from the paper's.
+        jobs: How many runs share a GPU.
+        tiny: Overrides that make a laptop's version of every entry.
+        entries: The runs, what is worth most first.
+    """
+
+    name: str
+    title: str
+    protocol: str
+    jobs: int
+    tiny: tuple[str, ...]
+    entries: tuple[Entry, ...]
+
+    def runs(self, seeds: int | None = None) -> Iterator[tuple[Entry, int]]:
+        """Every entry with every seed, the first seed of all entries first."""
+        counts = [entry.seeds if seeds is None else seeds for entry in self.entries]
+        for seed in range(max(counts, default=0)):
+            for entry, count in zip(self.entries, counts, strict=True):
+                if seed < count:
+                    yield entry, seed
+
+    def overrides(self, entry: Entry, *, tiny: bool) -> list[str]:
+        """What a run of an entry changes in its recipe."""
+        if not tiny:
+            return list(entry.options)
+        small = [*self.tiny, *entry.tiny]
+        other_data = any(override.startswith("data.name=") for override in small)
+        kept = [o for o in entry.options if not (other_data and o.startswith("data."))]
+        merged = dict(override.split("=", 1) for override in itertools.chain(kept, small))
+        return [f"{key}={value}" for key, value in merged.items()]
+
+
+def plan_names() -> list[str]:
+    """The plans that come with nestruct."""
+    return sorted(
+        file.name.removesuffix(".toml")
+        for file in _folder().iterdir()
+        if file.name.endswith(".toml")
+    )
+
+
+def read_plan(name: str) -> Plan:
+    """A plan, by name."""
+    check_name("The plan", name, plan_names())
+    tables = tomllib.loads(_folder().joinpath(f"{name}.toml").read_text(encoding="utf-8"))
+    entries = tuple(Entry(**_tuples(entry)) for entry in tables.pop("runs"))
+    return Plan(name=name, entries=entries, **_tuples(tables))
+
+
+def estimate(runs: Sequence[tuple[Entry, int]], jobs: int) -> float:
+    """Seconds that runs take on one H200, some side by side."""
+    longest = max((entry.seconds for entry, _ in runs), default=0)
+    return max(longest, sum(entry.seconds for entry, _ in runs) / jobs)
+
+
+def _folder():
+    return resources.files("nestruct").joinpath("recipes", "plans")
+
+
+def _tuples(table: dict) -> dict:
+    return {k: tuple(v) if isinstance(v, list) else v for k, v in table.items()}
