@@ -133,7 +133,8 @@ def untrained(runs: Sequence[Run]) -> list[Record]:
     runs_with: Counter[str] = Counter()
     for run in runs:
         first = run.validation[0] if run.validation else {"step": 1}
-        if first["step"] == 0 and first.get("evaluations", 0) == 0:
+        is_fresh = "--init-from" not in str(run.environment.get("command", ""))
+        if is_fresh and first["step"] == 0 and first.get("evaluations", 0) == 0:
             model = json.dumps([run.config.get(k) for k in ("data", "model")], default=str)
             runs_with[model] += 1
             starts.setdefault(model, {})[str(run.seed)] = first
