@@ -73,7 +73,9 @@ def measure_scaling(
     check_options(tasks, sizes, repeats, budget, longest)
     target = torch.device(device)
     record = _open(path, protocol, target)
-    session = describe_environment(target) | {"load_at_start": _load()}
+    # How memory is handed out decides what large tensors cost on a CPU: see docs/scaling.md.
+    memory = {name: value for name, value in os.environ.items() if name.startswith("MALLOC_")}
+    session = describe_environment(target) | {"malloc": memory, "load_at_start": _load()}
     record["sessions"].append(session)
     cells = _wanted(record, tasks, sizes, protocol)
     todo = [cell for cell in cells if len(cell["seconds"]) < repeats]
@@ -294,8 +296,8 @@ def _measure(
         _time_steps(cell, repeats, device, protocol)
     except (torch.OutOfMemoryError, MemoryError):
         cell |= {"seconds": [], "core_seconds": None, "note": "not run: out of memory"}
-    gc.collect()
     if device.type == "cuda":
+        gc.collect()  # captured steps are held by closures
         torch.cuda.empty_cache()
 
 
