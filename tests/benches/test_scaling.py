@@ -9,6 +9,7 @@ from nestruct import InputError
 from nestruct.benches import TASKS, Protocol, fit_growth, measure_scaling, read_scaling
 from nestruct.benches.scaling import spread_out, step_seconds, summarise
 from nestruct.benches.scaling_figure import draw_scaling
+from nestruct.benches.scaling_tasks import estimator
 
 TINY = Protocol(
     relational_members=6,
@@ -174,3 +175,10 @@ def test_a_file_of_something_else_is_refused(tmp_path):
     (tmp_path / "x.json").write_text("{}")
     with pytest.raises(InputError, match="no results"):
         measure(tmp_path / "x.json")
+
+
+def test_a_gpu_takes_as_many_members_as_fit():
+    for size, expected in ((10, 600), (250, 28)):
+        nes = estimator("relational", "NES", size, 600, Protocol(), on_gpu=True)
+        assert nes.chunk_size == expected
+    assert estimator("relational", "NES", 9, 600, Protocol(), on_gpu=False).chunk_size is None

@@ -305,7 +305,8 @@ def _time_steps(cell: Cell, repeats: int, device: torch.device, protocol: Protoc
     task, size, method = cell["task"], cell["size"], cell["method"]
     on_gpu = device.type == "cuda"
     model = build(task, size, 0, protocol)[0].to(device)
-    method_estimator = estimator(task, method, size, cell["timed_members"])
+    members = cell["timed_members"]
+    method_estimator = estimator(task, method, size, members, protocol, on_gpu=on_gpu)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     adam = torch.optim.Adam(trained, lr=1e-5, fused=on_gpu)
     if on_gpu:

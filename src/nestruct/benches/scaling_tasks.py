@@ -23,6 +23,8 @@ TASKS: dict[str, tuple[str, ...]] = {
     "non-projective": ("NES", "SparseMAP"),
 }
 
+_GPU_FLOATS = 1 << 33  # of all members that are evaluated at once: 32 GiB
+
 
 @dataclass(frozen=True, kw_only=True)
 class Protocol:
@@ -80,11 +82,14 @@ def build(task: str, size: int, seed: int, protocol: Protocol) -> tuple[Structur
         return _parser(task, protocol), _sentences(size, protocol)
 
 
-def estimator(task: str, method: str, size: int, members: int) -> Any:
+def estimator(
+    task: str, method: str, size: int, members: int, protocol: Protocol, *, on_gpu: bool
+) -> Any:
     """The estimator of a method, as in the recipes of Tables 1 and 2."""
     if method == "NES":
+        chunk = _chunk(size, members, protocol) if on_gpu and task == "relational" else None
         sigma = 0.01 if task == "relational" else 0.1
-        return NES(sigma=sigma, population_size=members, mode="vmap")
+        return NES(sigma=sigma, population_size=members, mode="vmap", chunk_size=chunk)
     if method == "REINFORCE":
         return Reinforce(
             num_samples=1,
@@ -107,6 +112,17 @@ def num_mcmc_steps(size: int) -> int:
 def evaluations(task: str, members: int) -> int:
     """Forward passes of a NES step: its members, and the centre where statistics follow it."""
     return members + (1 if task == "relational" else 0)
+
+
+def _chunk(size: int, members: int, protocol: Protocol) -> int:
+    """Members of the relational model that a GPU evaluates at once.
+
+    NES would count all that a member allocates one after the other, and then take single pairs,
+    each too small to be worth its launches; at a time there are about six grids of pairs.
+    """
+    starts = math.ceil((protocol.num_times - 1) / protocol.num_rollout_steps)
+    grid = protocol.num_sets * starts * size**2 * protocol.hidden_size
+    return min(members, max(2, _GPU_FLOATS // (6 * grid) // 2 * 2))
 
 
 def _parser(structure: str, protocol: Protocol) -> ParserVAE:
