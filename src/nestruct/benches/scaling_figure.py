@@ -54,7 +54,8 @@ def draw_scaling(record: Record, path: Path) -> None:
     on_cpu = protocol["device"] == "cpu"
     unit = "core-seconds" if on_cpu else "seconds on one device"
     places[0][0].set_ylabel(f"one training step, {unit}")
-    where = f"a CPU, {protocol['threads']} thread(s)" if on_cpu else protocol["device"]
+    threads = "one thread" if protocol["threads"] == 1 else f"{protocol['threads']} threads"
+    where = f"a CPU, {threads}" if on_cpu else protocol["device"]
     figure.suptitle(f"One training step against n, on {where}")
     figure.savefig(path, dpi=150)
     plt.close(figure)
@@ -92,8 +93,11 @@ def _draw_task(place: "Axes", record: Record, task: str) -> None:
         place.fill_between(sizes, low, high, color=colour, alpha=0.15, linewidth=0)
         if method == "NES" and members == few:
             quarter = [seconds / few for seconds in middle]
-            label = f"NES, N = {few}, on {few} devices"
+            unit = "cores" if record["protocol"]["device"] == "cpu" else "devices"
+            label = f"NES, N = {few}, on {few} {unit} (ideal)"
             place.plot(sizes, quarter, ":", color=colour, label=label)
+    if any(cell["timed_members"] != cell["members"] for cell in cells):
+        place.plot([], [], "o", color="grey", markerfacecolor="white", label="extrapolated")
     place.set(xscale="log", yscale="log", xlabel="n", title=_TITLES[task])
     place.set_xticks([10, 20, 50, 100, 250], ["10", "20", "50", "100", "250"])
     place.minorticks_off()
