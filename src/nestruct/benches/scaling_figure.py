@@ -46,7 +46,7 @@ def draw_scaling(record: Record, path: Path) -> None:
         raise InputError("There is nothing to draw: no measurement has been made yet.")
     width = 1.2 + 4.6 * len(tasks)
     figure, places = plt.subplots(
-        1, len(tasks), figsize=(width, 4.6), layout="constrained", squeeze=False
+        1, len(tasks), figsize=(width, 5.2), layout="constrained", squeeze=False
     )
     for place, task in zip(places[0], tasks, strict=True):
         _draw_task(place, record, task)
@@ -103,4 +103,6 @@ def _draw_task(place: "Axes", record: Record, task: str) -> None:
     place.minorticks_off()
     place.spines[["top", "right"]].set_visible(False)
     place.grid(alpha=0.25)
-    place.legend(frameon=False, fontsize=8)
+    place.legend(
+        frameon=False, fontsize=8, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.14)
+    )
