@@ -1,6 +1,7 @@
 """The parsing VAE: kernels against their twins, the population's savings against the plain loop."""
 
 import copy
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from nestruct import NES, InputError, Noise
 from nestruct.data import Grammar, select_rows
 from nestruct.data.sentences import collate
 from nestruct.data.treebank import sentence_of
-from nestruct.models import ParserVAE, hard_structures
+from nestruct.models import ParserVAE, hard_structures, parser_population
 from nestruct.models.parser_kernels import (
     lstm_step,
     lstm_step_plain,
@@ -86,6 +87,14 @@ def test_population_in_single_precision(batch):
     alone = losses(model, population, batch, "loop")
     # A tie of two trees may fall the other way; all else agrees.
     assert ((together - alone).abs() < 1e-4).double().mean() > 0.95
+
+
+def test_long_sentences_leave_a_gpu_blocks_worth_launching():
+    for words, examples, expected in ((22, 128, 50), (250, 32, 8)):
+        members = object.__new__(parser_population._Members)
+        members.on_cpu, members.size = False, 125
+        members.batch = SimpleNamespace(words=torch.empty(examples, words + 1))
+        assert members._num_pairs >= expected
 
 
 def test_padding_changes_nothing(batch):

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import tyro
 
+from nestruct.cli.bench import bench
 from nestruct.cli.check_gradient import check_gradient
 from nestruct.cli.evaluate import evaluate
 from nestruct.cli.parse import parse
@@ -29,6 +30,7 @@ VERBS = {
     "sweep": sweep,
     "recipes": recipes,
     "check-gradient": check_gradient,
+    "bench": bench,
 }
 WITH_OVERRIDES = {"train", "sweep", "check-gradient"}
 FLAGS = {"--tensorboard", "--tiny"}  # options without a value

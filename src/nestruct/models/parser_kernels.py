@@ -16,7 +16,7 @@ from torch import Tensor
 from nestruct.kernels import jit, thread_pool
 from nestruct.models.lstm import cell
 
-_MAX_GRID = 1 << 28  # numbers of the grid of pairs that are computed at once
+MAX_GRID = 1 << 28  # numbers of the grid of pairs that are computed at once
 
 
 def lstm_step(
@@ -91,7 +91,7 @@ def score_arcs(
 def score_arcs_plain(head: Tensor, dependent: Tensor, weight: Tensor, lengths: Tensor) -> Tensor:
     """The twin of the kernel; scores that do not count are arbitrary."""
     head, dependent = head.transpose(1, 2), dependent.transpose(1, 2)
-    size = max(1, _MAX_GRID // (head[0].numel() * head.shape[2]))
+    size = max(1, MAX_GRID // (head[0].numel() * head.shape[2]))
     blocks = zip(head.split(size), dependent.split(size), weight.split(size), strict=True)
     return torch.cat(
         [

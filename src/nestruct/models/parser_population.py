@@ -17,7 +17,7 @@ from torch import Tensor
 from nestruct.data import Sentences
 from nestruct.models.dependency import ArcParser, TreeLanguageModel
 from nestruct.models.lstm import flip_index, lstm_names
-from nestruct.models.parser_kernels import lstm_step, score_arcs
+from nestruct.models.parser_kernels import MAX_GRID, lstm_step, score_arcs
 from nestruct.noise import Noise
 from nestruct.objective import DIVERGENCES
 from nestruct.structures.rows import is_capturing
@@ -167,9 +167,9 @@ class _Members:
         if self.on_cpu:
             return _CPU_PAIRS
         examples, tokens = self.batch.words.shape
-        hidden = self.parser.arc.output.in_features
-        each = 2 * examples * tokens * (3 * tokens * hidden + 24 * self.size)
-        return max(1, _GPU_FLOATS // each)
+        each = 2 * examples * tokens * (16 * tokens + 24 * self.size)
+        # The grid of pairs, three times, is computed in pieces, however many members there are.
+        return max(1, (_GPU_FLOATS - 3 * MAX_GRID) // each)
 
     def _scores(self, pairs: slice) -> Float[Tensor, "members batch tokens tokens"]:
         """The arc scores of a block of pairs."""
