@@ -12,6 +12,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from tyro.conf import Positional, arg
 
 from nestruct.cli.arguments import Device, Flag, Number
+from nestruct.cli.bench import bench
 from nestruct.cli.queue import Job, run_jobs
 from nestruct.errors import InputError
 from nestruct.reports import find_runs, read_groups, report_tables, to_markdown, write_page
@@ -20,6 +21,7 @@ from nestruct.training.plan import Plan, estimate, plan_names, read_plan
 from nestruct.training.recipe import resolve_device
 from nestruct.wording import duration
 
+_SCALING = "figure2"
 _SILENCE = 30.0  # seconds between plain lines about what is running
 
 
@@ -38,7 +40,7 @@ def reproduce(
     """Run what makes a table or figure of the paper, and show it beside the paper's numbers.
 
     What was done before is skipped, what was stopped goes on: the same command continues. WHAT is
-    table1, table3, figure-unstructured, figure-bound, or all.
+    table1, table3, figure2, figure-unstructured, figure-bound, or all.
 
     Args:
         what: What to reproduce.
@@ -50,16 +52,21 @@ def reproduce(
         tiny: The whole way on a laptop in minutes; its numbers are not comparable with anything.
         plan: Only say what would be run, and what it costs.
     """
-    if what != "all" and what not in plan_names():
-        raise InputError(f"{what!r} is not known; there are: {', '.join([*plan_names(), 'all'])}.")
+    known = [*plan_names(), _SCALING]
+    if what not in [*known, "all"]:
+        raise InputError(f"{what!r} is not known; there are: {', '.join([*known, 'all'])}.")
     for name, value in (("--seeds", seeds), ("--budget", budget), ("--jobs", jobs)):
         if value is not None and not value > 0:
             raise InputError(f"{name} must be positive, got {value}.")
     where = resolve_device(device or "auto")
     deadline = None if budget is None else time.monotonic() + 60 * budget
     status = 0
-    for one in [read_plan(name) for name in (plan_names() if what == "all" else [what])]:
-        folder = run / (f"{one.name}-tiny" if tiny else one.name)
+    for name in known if what == "all" else [what]:
+        folder = run / (f"{name}-tiny" if tiny else name)
+        if name == _SCALING:
+            _scale(folder, where, deadline, tiny=tiny, plan=plan)
+            continue
+        one = read_plan(name)
         count = 1 if tiny and seeds is None else seeds
         todo = _jobs(one, folder, count, where, tiny)
         at_once = jobs or (one.jobs if where.startswith("cuda") else 1)
@@ -74,6 +81,18 @@ def reproduce(
             return 130 if deadline is None or time.monotonic() < deadline else 0
         status = max(status, min(ended.failed, 1))
     return status
+
+
+def _scale(folder: Path, device: str, deadline: float | None, *, tiny: bool, plan: bool) -> None:
+    """Figure 2 is not of runs: it is a benchmark, which continues by itself."""
+    if plan:
+        print(f"Figure 2: nestruct bench scaling --device {device} -o {folder}")
+        return
+    minutes = None if deadline is None else max(0.01, (deadline - time.monotonic()) / 60)
+    if tiny:
+        bench("scaling", device=device, budget=minutes, output=folder, sizes="5,10,20", repeats=1)
+    else:
+        bench("scaling", device=device, budget=minutes, output=folder)
 
 
 def _jobs(plan: Plan, folder: Path, seeds: int | None, device: str, tiny: bool) -> list[Job]:
