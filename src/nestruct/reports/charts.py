@@ -87,6 +87,33 @@ def draw_chart(
     )
 
 
+def draw_buckets(title: str, name: str, labels: Sequence[str], lines: Sequence[Series]) -> str:
+    """A chart over a few kinds of things, like lengths: one line for each group, look by look.
+
+    Args:
+        title: What is drawn.
+        name: What the kinds are.
+        labels: What each kind is called.
+        lines: One per group, whose positions are numbers of kinds.
+    """
+    ys = [y for line in lines for y in (*line.low, *line.high)]
+    x_axis = scale([0.0, len(labels) - 1.0], LEFT, RIGHT, room=0.06)
+    y_axis = scale(ys, BOTTOM, TOP)
+    parts = []
+    for tick in ticks(y_axis.low, y_axis.high):  # type: ignore[attr-defined]
+        parts.append(_line("grid", LEFT, RIGHT, y_axis(tick), y_axis(tick)))
+        parts.append(_text(LEFT - 8, y_axis(tick) + 4, "end", _label(tick)))
+    for k, label in enumerate(labels):
+        parts.append(_text(x_axis(k), BOTTOM + 17, "middle", label))
+    parts.append(_text((LEFT + RIGHT) / 2, BOTTOM + 36, "middle", name))
+    parts += [_series(line, look, x_axis, y_axis) for look, line in enumerate(lines)]
+    return (
+        f'<figure class="chart"><h3>{html.escape(title)}</h3><svg viewBox="0 0 {WIDTH} {HEIGHT}" '
+        f'role="img" data-figure="buckets" aria-label="{html.escape(title)}">{"".join(parts)}'
+        "</svg></figure>"
+    )
+
+
 def swatch(look: int) -> str:
     """A short line as a curve is drawn."""
     return (

@@ -108,6 +108,7 @@ def _structures(run: Run, scenes: dict[str, int], num_runs: int) -> dict[str, An
         "steps": [steps[k] for k in kept],
         "maps": [run.frames[k]["map"][:examples] for k in kept],
         "learned": kept.index(best),
+        "start": "start" if run.goes_on else "untrained",
         "illustrations": _illustrations([run.frames[k] for k in kept], kept.index(best), num_runs),
     }
 

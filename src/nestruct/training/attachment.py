@@ -7,7 +7,7 @@ of the last ones; by the latter nothing is chosen, they tell what selection did.
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import nn
@@ -21,7 +21,7 @@ FILE = "attachment.json"
 _FORMAT = 1
 
 
-def can_count(model: nn.Module, data: Any) -> bool:
+def can_count(model: nn.Module, data: Any) -> TypeGuard[ParserVAE]:
     """Whether there are words to attach."""
     return isinstance(model, ParserVAE) and isinstance(data, Sentences)
 

@@ -235,9 +235,7 @@ def evaluate_run(
         try:
             size = recipe.training.eval_batch_size
             with matmul_precision(recipe.training.matmul_precision):
-                note_attachment(
-                    Path(run), checkpoint, found.step, model, examples, batch_size=size
-                )
+                note_attachment(Path(run), checkpoint, found.step, model, examples, batch_size=size)
         except OSError as error:
             log.warning("What it attaches was not noted: %s.", error)
     return found.step, values

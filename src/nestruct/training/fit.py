@@ -266,9 +266,7 @@ def fit(
     return FitResult(**{f.name: getattr(now, f.name) for f in dataclasses.fields(FitResult)})
 
 
-def _note(
-    folder: RunFolder, model: Any, test: Any, batch_size: int, name: str, step: int
-) -> None:
+def _note(folder: RunFolder, model: Any, test: Any, batch_size: int, name: str, step: int) -> None:
     with folder.one_sentence():
         note_attachment(folder.path, name, step, model, test, batch_size=batch_size)
 

@@ -201,7 +201,7 @@ function drawCards({ structures: found }, model) {
   };
   const learned = (example, k) =>
     figure(example, "learned", k === found.learned ? "learned" : `step ${found.steps[k]}`, chosen(k, example));
-  const first = found.steps[0] === 0 ? "untrained" : `step ${found.steps[0]}`;
+  const first = found.steps[0] === 0 ? found.start : `step ${found.steps[0]}`;
   const cards = range(found.maps[0].length).map((example) => html("div", { class: "card", "data-example": example },
     html("h3", {}, `example ${example + 1}`), html("div", { class: "example" },
       images[example] ? drawImage(images[example], 1, "image", `example ${example + 1}`) : null,
@@ -210,7 +210,7 @@ function drawCards({ structures: found }, model) {
         figure(example, "untrained", first, chosen(0, example)), learned(example, found.learned)))));
   $("structures-cards").className = `cards${kind.stacked ? " stacked" : ""}${images.length ? " pictured" : ""}`;
   $("structures-cards").replaceChildren(...cards);
-  $("structures-note").textContent = `${truth ? "The truth, what" : "What"} the untrained model finds, and what it finds `
+  $("structures-note").textContent = `${truth ? "The truth, what" : "What"} the ${found.start === "start" ? "model that training starts from" : "untrained model"} finds, and what it finds `
     + `after training: the most likely ${noun} of each example.`
     + ((scene.drawing.paths || []).length ? " Dots are where the particles end; lines fade back in time." : "");
   drawLegend(kind, truth);
