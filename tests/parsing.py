@@ -11,18 +11,13 @@ DATA = {"num_train": 60, "num_dev": 20, "num_target": 40}
 RUNS = {
     "parser-non-projective": "parser-source model.structure=non-projective "
     "training.max_epochs=none training.max_steps=0",
-    "dpp": "table2-dpp",
-    "nes": "table2-nes",
-    "nes-seed1": "table2-nes seed=1",
-    "nes-rate": "table2-nes optimizer.lr=5e-4",
-    "sparsemap": "table2-sparsemap",
-    "nes-non-projective": "table2-nes-non-projective",
-    "structure-nes": "table2-structure-nes",
-    "score-nes": "table2-score-nes",
-    "dpp-trained": "table2-dpp model.freeze_decoder=false",
-    "sparsemap-trained": "table2-sparsemap model.freeze_decoder=false",
-    "nes-gibbs": "table2-nes model.divergence=gibbs",
-    "structure-nes-trained": "table2-structure-nes model.freeze_decoder=false",
+    "dpp-lr5e-3": "table2-dpp optimizer.lr=5e-3",
+    "dpp-lr1e-2": "table2-dpp optimizer.lr=1e-2",
+    "nes-lr1e-2": "table2-nes",
+    "nes-lr1e-2-s1": "table2-nes seed=1",
+    "sparsemap-lr1e-2": "table2-sparsemap",
+    "structure-nes-lr1e-2": "table2-structure-nes",
+    "dpp+trained": "table2-dpp model.freeze_decoder=false",
 }
 
 
@@ -38,22 +33,16 @@ def small_recipe(name: str, *overrides: str) -> Recipe:
 
 
 def small_runs(folder: Path) -> dict[str, Path]:
-    """Trains all phases for an epoch or two each; the run folders by name."""
-    few = ["training.batch_size=20"]
-    parser = small_recipe("parser-source", "training.max_epochs=6", "training.batch_size=4")
+    """Trains all phases for an epoch or a few; the run folders by name."""
+    parser = small_recipe("parser-source", "training.max_epochs=4", "training.batch_size=4")
     train(parser, folder / "parser", progress=False)
-    decoder = small_recipe("decoder-source", "training.max_epochs=2", "training.batch_size=4")
+    decoder = small_recipe("decoder-source", "training.max_epochs=1", "training.batch_size=8")
     train(decoder, folder / "decoder", init_from=folder / "parser", progress=False)
     for name, words in RUNS.items():
         recipe, *own = words.split()
-        epochs = [] if "parser" in name else ["training.max_epochs=2"]
+        few = ["training.batch_size=10", "training.max_epochs=1", "optimizer.lr=1e-2", *own]
         start = folder / ("parser" if "parser" in name else "decoder")
-        train(
-            small_recipe(recipe, *few, *epochs, *own),
-            folder / name,
-            init_from=start,
-            progress=False,
-        )
+        train(small_recipe(recipe, *few), folder / name, init_from=start, progress=False)
     return {name: folder / name for name in ("parser", "decoder", *RUNS)}
 
 

@@ -14,7 +14,7 @@ from nestruct.reports.bootstrap import Difference, paired_bootstrap
 from nestruct.reports.charts import Series, draw_buckets, swatch
 from nestruct.reports.comparison import chosen
 from nestruct.reports.groups import Group
-from nestruct.reports.published import published_tables, short_names
+from nestruct.reports.published import pair_name, published_tables, short_names
 from nestruct.reports.runs import Record, Run
 from nestruct.reports.tables import Cell, Table
 
@@ -61,7 +61,7 @@ def compare(
 def say_difference(found: Difference) -> Cell:
     """A difference in points, its interval, and in how many resamples the first is better."""
     value, low, high = (100 * end for end in (found.value, found.low, found.high))
-    text = f"{value:+.2f} ({low:+.2f} to {high:+.2f}), {100 * found.share:.0f} %"
+    text = f"{value:+.2f} ({low:+.2f} to {high:+.2f}) {100 * found.share:.0f} %"
     return Cell(text, value, extra={"from": low, "to": high, "better in": found.share})
 
 
@@ -74,7 +74,7 @@ def by_test_set(groups: Sequence[Group]) -> list[OneTest]:
         if not runs or runs[0].option("model.objective") == "decoder":
             continue
         if id(group) in cells or not any(t.row(runs[0]) for t in published_tables()):
-            sets.setdefault((pair_name(runs[0]), *_test(runs[0])), []).append(group)
+            sets.setdefault((_name(runs[0]), *_test(runs[0])), []).append(group)
     found = []
     for (name, *_), members in sets.items():
         firsts, labels = [g.runs[0] for g in members], [g.label for g in members]
@@ -140,7 +140,8 @@ def attachment_charts(groups: Sequence[Group]) -> str:
                 )
             title = f"UAS (%) by {over}, {test.name}"
             figures += draw_buckets(title, over, labels(starts), lines)
-        parts.append(f'<div class="legend">{legend}</div><div class="charts">{figures}</div>')
+        head = f'<div class="legend above">{legend}</div>'
+        parts.append(f'{head}<div class="charts">{figures}</div>')
     return "\n".join(parts)
 
 
@@ -158,13 +159,9 @@ def labels(starts: Sequence[int]) -> list[str]:
     return [*names, f"{starts[-1]} and more"]
 
 
-def pair_name(run: Run) -> str:
-    """Which treebanks a run goes from and to."""
-    ends = [run.option(f"data.{end}") for end in ("source", "target")]
-    names = [end.rpartition("/")[2].upper() for end in ends if isinstance(end, str)]
-    if names:
-        return " to ".join(dict.fromkeys(names))
-    return "generated treebank" if run.option("data.name") == "grammar" else "test data"
+def _name(run: Run) -> str:
+    is_generated = run.option("data.name") == "grammar"
+    return pair_name(run) or ("generated treebank" if is_generated else "test data")
 
 
 def _in_cells(groups: Sequence[Group]) -> list[Group]:

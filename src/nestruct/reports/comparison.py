@@ -36,8 +36,9 @@ def chosen(
     metric: str = "elbo",
     differing: Mapping[str, Any] = MappingProxyType({}),
 ) -> Group | None:
-    """The configuration that stands in a cell: most tested seeds, then best on validation.
+    """The configuration that stands in a cell: most tested seeds, then best on validation data.
 
+    Where that is equal, the smallest learning rate.
     Test data have no say in it.
 
     Args:
@@ -56,10 +57,12 @@ def chosen(
         and table.differing(group.runs[0]) == differing
     ]
 
-    def worth(group: Group) -> tuple[int, float]:
+    def worth(group: Group) -> tuple[int, float, float]:
         best = spread([run.value("best", metric) for run in group.runs]).value
         tested = sum(run.value("test", metric) is not None for run in group.runs)
-        return tested, -math.inf if best is None else best
+        rate = group.runs[0].option("optimizer.lr")
+        rate = -rate if isinstance(rate, int | float) else 0.0
+        return tested, -math.inf if best is None else best, rate
 
     return max(found, key=worth, default=None)
 

@@ -8,12 +8,12 @@ each cell cost, and runs with other settings.
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from nestruct.reports.attachment import compare, pair_name, say_difference
+from nestruct.reports.attachment import compare, say_difference
 from nestruct.reports.bootstrap import RESAMPLES
 from nestruct.reports.comparison import NOT_RUN, chosen
 from nestruct.reports.groups import Group
 from nestruct.reports.methods import cost_cell
-from nestruct.reports.published import PublishedTable, Row, published_tables
+from nestruct.reports.published import PublishedTable, Row, pair_name, published_tables
 from nestruct.reports.runs import Run
 from nestruct.reports.summary import count_repeats
 from nestruct.reports.tables import Cell, Table, spread
@@ -132,7 +132,7 @@ def _numbers(cells: _Cells) -> Table:
 def _differences(cells: _Cells) -> Table:
     """Each method against what it starts from, and against the baseline over the same trees."""
     columns = [*cells.columns[:2], ("", "against"), *cells.columns[2:]]
-    columns += [("columns that are", name) for name in ("better", "even", "worse")]
+    columns += [("targets where it is", name) for name in ("better", "even", "worse")]
     rows = []
     for row in cells.table.rows:
         for name, other in cells.others(row).items():
@@ -147,7 +147,8 @@ def _differences(cells: _Cells) -> Table:
                 if found is not None:
                     tally[0 if found.low > 0 else 2 if found.high < 0 else 1] += 1
             counts = [Cell(str(number), number) for number in tally]
-            rows.append([Cell(row.method), Cell(trees(row)), Cell(name), *line, *counts])
+            if any(cell is not NOT_RUN for cell in line):
+                rows.append([Cell(row.method), Cell(trees(row)), Cell(name), *line, *counts])
     notes = [
         "Difference of UAS in points, seeds averaged, and in brackets its 95 % interval by a "
         f"paired bootstrap over test sentences ({RESAMPLES:,} resamples); then the share of "
@@ -180,10 +181,13 @@ def _last(cells: _Cells) -> Table:
 
 def _costs(cells: _Cells) -> Table:
     def say(row: Row, column: str, group: Group) -> Cell:
-        parts = [f"rate {run_rate(group.runs[0])}", kept_epochs(group), f"{len(group.runs)} seed"]
-        parts[-1] += "s" * (len(group.runs) > 1)
-        clock = cost_cell(group, "wall-clock")
-        return Cell(", ".join(filter(None, [clock.text, *parts])), clock.value)
+        clock, rate = cost_cell(group, "wall-clock"), group.runs[0].option("optimizer.lr")
+        extra = {"seconds": clock.value} if clock.value is not None else {}
+        parts = [clock.text]
+        if isinstance(rate, int | float) and group.runs[0].max_steps:
+            extra["rate"] = rate
+            parts.append(f"rate {rate:g}")
+        return Cell(", ".join(filter(None, [*parts, kept_epochs(group)])), extra=extra)
 
     notes = [
         "Wall-clock of one run, mean over seeds, evaluations on dev included; the learning rate; "
@@ -191,12 +195,6 @@ def _costs(cells: _Cells) -> Table:
     ]
     title = f"{cells.name}: what each cell cost"
     return Table(title, cells.columns, cells.body(say), notes)
-
-
-def run_rate(run: Run) -> str:
-    """The learning rate as one writes it."""
-    rate = run.option("optimizer.lr")
-    return f"{rate:g}" if isinstance(rate, int | float) else "unknown"
 
 
 def kept_epochs(group: Group) -> str:
@@ -207,7 +205,7 @@ def kept_epochs(group: Group) -> str:
         if isinstance(epochs, int) and steps and run.best_step is not None:
             found.append(f"{run.best_step * epochs / steps:.2g}")
             last = epochs
-    return f"epoch {' and '.join(found)} of {last}" if found else ""
+    return f"epoch {', '.join(found)} of {last}" if found else ""
 
 
 def _variants(cells: _Cells) -> list[Table]:

@@ -158,6 +158,18 @@ def structure_name(run: Run) -> str | None:
     return structure if isinstance(structure, str) else None
 
 
+def pair_name(run: Run) -> str:
+    """Which treebanks a run goes from and to; empty where it has none."""
+    ends = [run.option(f"data.{end}") for end in ("source", "target")]
+    names = [end.rpartition("/")[2].upper() for end in ends if isinstance(end, str)]
+    return " to ".join(dict.fromkeys(names))
+
+
+def space_name(run: Run) -> str | None:
+    """What runs must share for their numbers to be compared: latent space, and treebanks if any."""
+    return ", ".join(filter(None, [pair_name(run), structure_name(run)])) or None
+
+
 def short_names(runs: Sequence[Run], labels: Sequence[str]) -> list[str]:
     """Names for tight places: method and latent space where that tells runs apart, else labels."""
     several = len({structure_name(run) for run in runs}) > 1

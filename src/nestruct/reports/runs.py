@@ -90,7 +90,8 @@ class Run:
     @property
     def goes_on(self) -> bool:
         """Whether it starts with what another run learnt: the later phases of a parser do."""
-        return self.option("model.objective") in ("decoder", "vae")
+        phase = self.option("model.objective")
+        return phase in ("decoder", "vae") or (phase == "parser" and self.max_steps == 0)
 
     @property
     def validation(self) -> list[Record]:

@@ -97,7 +97,7 @@ function drawGraph(scene, example, marks) {
 }
 
 function drawArcs(scene, example, marks, everything) {
-  const given = (scene.drawing.words || [])[example];
+  const given = (scene.drawing.words || scene.drawing.labels || [])[example];
   const last = Math.max(1, ...everything.flat());
   const words = ["root", ...(given || range(last).map((k) => String(k + 1)))];
   const gap = 7, widths = words.map((word) => Math.max(30, 7 * word.length + gap));
@@ -208,7 +208,9 @@ function drawCards({ structures: found }, model) {
       html("div", { class: "panels" },
         truth ? figure(example, "true", "true", truth[example]) : null,
         figure(example, "untrained", first, chosen(0, example)), learned(example, found.learned)))));
-  $("structures-cards").className = `cards${kind.stacked ? " stacked" : ""}${images.length ? " pictured" : ""}`;
+  // Sentences that would not fit into half a page get all of it.
+  const broad = kind.draw === drawArcs && found.maps[0].some((arcs) => arcs.length > 11);
+  $("structures-cards").className = `cards${kind.stacked ? " stacked" : ""}${images.length ? " pictured" : ""}${broad ? " broad" : ""}`;
   $("structures-cards").replaceChildren(...cards);
   $("structures-note").textContent = `${truth ? "The truth, what" : "What"} the ${found.start === "start" ? "model that training starts from" : "untrained model"} finds, and what it finds `
     + `after training: the most likely ${noun} of each example.`
