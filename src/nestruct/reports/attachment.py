@@ -21,6 +21,7 @@ from nestruct.reports.tables import Cell, Table
 # The first length of each bucket; the last is open. An arc of length 0 is one from the root.
 SENTENCES = (1, 11, 21, 31, 41)
 ARCS = (0, 1, 2, 3, 6, 11)
+_KINDS = (("scored", SENTENCES, "words in the sentence"), ("arcs", ARCS, "length of the true arc"))
 MOST = 12  # parsers in a chart of runs that no published table chooses from
 
 
@@ -89,14 +90,14 @@ def attachment_tables(groups: Sequence[Group]) -> list[Table]:
     if not sets:
         return []
     tables = []
-    for title, key, starts, note in (
-        ("Attachment by sentence length", "scored", SENTENCES, "Words in the sentence."),
+    for (key, starts, _), title, note in zip(
+        _KINDS,
+        ("Attachment by sentence length", "Attachment by arc length"),
         (
-            "Attachment by arc length",
-            "arcs",
-            ARCS,
+            "Words in the sentence.",
             "Words between a word and its true head, the head included; root: it has none.",
         ),
+        strict=True,
     ):
         columns = [("", "parser"), ("", "test")]
         columns += [("UAS (%)", label) for label in labels(starts)]
@@ -115,31 +116,22 @@ def attachment_tables(groups: Sequence[Group]) -> list[Table]:
 
 
 def attachment_charts(groups: Sequence[Group]) -> str:
-    """A pair of charts for each test set, as HTML."""
+    """For each test set a pair of charts, and what the last epoch changed, as HTML."""
     parts = []
     for test in by_test_set(groups):
         legend = "".join(
             f"<span>{swatch(k)}{html.escape(name)}</span>" for k, name in enumerate(test.parsers)
         )
         figures = ""
-        for key, starts, over in (
-            ("scored", SENTENCES, "words in the sentence"),
-            ("arcs", ARCS, "length of the true arc"),
-        ):
-            lines = []
-            for group in test.parsers.values():
-                columns = [
-                    [value for value in values if value is not None]
-                    for values in zip(*_shares(group, key, starts), strict=True)
-                ]
-                xs = [k for k, values in enumerate(columns) if values]
-                known = [columns[k] for k in xs]
-                means = [sum(values) / len(values) for values in known]
-                lines.append(
-                    Series([*map(float, xs)], means, [*map(min, known)], [*map(max, known)])
-                )
+        for key, starts, over in _KINDS:
+            lines = {k: _line(_shares(g, key, starts)) for k, g in enumerate(test.parsers.values())}
             title = f"UAS (%) by {over}, {test.name}"
             figures += draw_buckets(title, over, labels(starts), lines)
+        for key, starts, over in _KINDS:
+            lines = _changes(test, key, starts)
+            if lines:
+                title = f"Change after the last epoch, against source only (points), {test.name}"
+                figures += draw_buckets(title, over, labels(starts), lines)
         head = f'<div class="legend above">{legend}</div>'
         parts.append(f'{head}<div class="charts">{figures}</div>')
     return "\n".join(parts)
@@ -206,12 +198,45 @@ def _bucketed(run: Run, key: str, starts: Sequence[int], which: str | None) -> l
     return buckets
 
 
-def _shares(group: Group, key: str, starts: Sequence[int]) -> list[list[float | None]]:
+def _changes(test: OneTest, key: str, starts: Sequence[int]) -> dict[int, Series]:
+    """What training changed up to its last epoch, whatever was kept, by the parser's place."""
+    sources = {
+        group.runs[0].option("model.structure"): group
+        for group in test.parsers.values()
+        if group.runs[0].option("model.objective") == "parser"
+    }
+    lines = {}
+    for place, group in enumerate(test.parsers.values()):
+        source = sources.get(group.runs[0].option("model.structure"))
+        if source is None or source is group or not _counted(group, "last"):
+            continue
+        starts_at = _line(_shares(source, key, starts)).mean
+        ends_at = _line(_shares(group, key, starts, "last"))
+        moved = [
+            [value - start for value, start in zip(values, starts_at, strict=True)]
+            for values in (ends_at.mean, ends_at.low, ends_at.high)
+        ]
+        lines[place] = Series(ends_at.xs, *moved)
+    return lines
+
+
+def _line(shares: Sequence[Sequence[float | None]]) -> Series:
+    """Mean and range over runs in each bucket that has words."""
+    columns = [[v for v in values if v is not None] for values in zip(*shares, strict=True)]
+    xs = [k for k, values in enumerate(columns) if values]
+    known = [columns[k] for k in xs]
+    means = [sum(values) / len(values) for values in known]
+    return Series([*map(float, xs)], means, [*map(min, known)], [*map(max, known)])
+
+
+def _shares(
+    group: Group, key: str, starts: Sequence[int], which: str = "best"
+) -> list[list[float | None]]:
     """For each run the share of right words in each bucket, in per cent; None where it is empty."""
     found = []
-    for run in _counted(group, "best"):
+    for run in _counted(group, which):
         every = map(sum, _bucketed(run, key, starts, None))
-        right = map(sum, _bucketed(run, key, starts, "best"))
+        right = map(sum, _bucketed(run, key, starts, which))
         found.append([100 * r / n if n else None for r, n in zip(right, every, strict=True)])
     return found
 

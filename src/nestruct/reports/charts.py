@@ -5,7 +5,7 @@ What a page shows before its script takes over, and all that it shows where ther
 
 import html
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -87,16 +87,16 @@ def draw_chart(
     )
 
 
-def draw_buckets(title: str, name: str, labels: Sequence[str], lines: Sequence[Series]) -> str:
-    """A chart over a few kinds of things, like lengths: one line for each group, look by look.
+def draw_buckets(title: str, name: str, labels: Sequence[str], lines: Mapping[int, Series]) -> str:
+    """A chart over a few kinds of things, like lengths.
 
     Args:
         title: What is drawn.
         name: What the kinds are.
         labels: What each kind is called.
-        lines: One per group, whose positions are numbers of kinds.
+        lines: By look; positions are numbers of kinds.
     """
-    ys = [y for line in lines for y in (*line.low, *line.high)]
+    ys = [y for line in lines.values() for y in (*line.low, *line.high)]
     x_axis = scale([0.0, len(labels) - 1.0], LEFT, RIGHT, room=0.06)
     y_axis = scale(ys, BOTTOM, TOP)
     parts = []
@@ -106,7 +106,7 @@ def draw_buckets(title: str, name: str, labels: Sequence[str], lines: Sequence[S
     for k, label in enumerate(labels):
         parts.append(_text(x_axis(k), BOTTOM + 17, "middle", label))
     parts.append(_text((LEFT + RIGHT) / 2, BOTTOM + 36, "middle", name))
-    parts += [_series(line, look, x_axis, y_axis) for look, line in enumerate(lines)]
+    parts += [_series(line, look, x_axis, y_axis) for look, line in lines.items()]
     return (
         f'<figure class="chart"><h3>{html.escape(title)}</h3><svg viewBox="0 0 {WIDTH} {HEIGHT}" '
         f'role="img" data-figure="buckets" aria-label="{html.escape(title)}">{"".join(parts)}'

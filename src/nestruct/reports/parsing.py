@@ -19,6 +19,7 @@ from nestruct.reports.summary import count_repeats
 from nestruct.reports.tables import Cell, Table, spread
 
 NOT_COUNTED = Cell("not counted")
+NOT_TESTED = Cell("not tested yet")
 SETTINGS = {
     ("model.freeze_decoder", False): "decoder trained too",
     ("model.public_code", True): "the authors' decoder",
@@ -94,7 +95,7 @@ def uas(runs: Sequence[Run], when: str = "test") -> Cell:
     """The attachment score in per cent: mean and deviation over runs, and of how many."""
     values = [value for run in runs if (value := run.value(when, "uas")) is not None]
     if not values:
-        return Cell("not tested yet")
+        return NOT_TESTED
     cell = spread([100 * value for value in values], lambda value: f"{value:.2f}")
     return Cell(f"{cell.text} ({len(values)})", cell.value, cell.spread)
 
@@ -142,10 +143,11 @@ def _differences(cells: _Cells) -> Table:
                 if ours is None or theirs is None:
                     line.append(NOT_RUN)
                     continue
-                found = compare(ours, theirs)
-                line.append(NOT_COUNTED if found is None else say_difference(found))
-                if found is not None:
-                    tally[0 if found.low > 0 else 2 if found.high < 0 else 1] += 1
+                cell = _against(ours, theirs)
+                line.append(cell)
+                if cell.value is not None:
+                    low, high = cell.extra["from"], cell.extra["to"]
+                    tally[0 if low > 0 else 2 if high < 0 else 1] += 1
             counts = [Cell(str(number), number) for number in tally]
             if any(cell is not NOT_RUN for cell in line):
                 rows.append([Cell(row.method), Cell(trees(row)), Cell(name), *line, *counts])
@@ -165,8 +167,7 @@ def _last(cells: _Cells) -> Table:
     def say(row: Row, column: str, group: Group) -> Cell:
         source = cells.others(row)
         start = cells.at(next(iter(source.values()), None), column)
-        found = None if start is None else compare(group, start, which="last")
-        return NOT_COUNTED if found is None else say_difference(found)
+        return _against(group, start, which="last")
 
     rows = cells.body(say, [row for row in cells.table.rows if row.role != "source"])
     notes = [
@@ -237,11 +238,14 @@ def _variants(cells: _Cells) -> list[Table]:
     return [Table(f"{cells.name}: other settings", columns, rows, notes)]
 
 
-def _against(group: Group, other: Group | None) -> Cell:
-    found = None if other is None else compare(group, other)
-    if found is not None:
-        return say_difference(found)
-    return NOT_RUN if other is None else NOT_COUNTED
+def _against(group: Group, other: Group | None, which: str = "best") -> Cell:
+    """The difference, or why there is none."""
+    if other is None:
+        return NOT_RUN
+    if any(all("test" not in run.records for run in side.runs) for side in (group, other)):
+        return NOT_TESTED
+    found = compare(group, other, which=which)
+    return NOT_COUNTED if found is None else say_difference(found)
 
 
 def _settings(cells: _Cells, row: Row, column: str) -> list[dict[str, Any]]:
