@@ -111,7 +111,7 @@ def test_runs_of_the_same_data_share_one_scene(runs, tmp_path):
     assert data["scenes"][0]["true"] == TRUE
     found = [run["structures"] for run in data["runs"]]
     expected = {"scene": 0, "steps": [0, 40], "maps": [FIRST, LAST], "learned": 1}
-    assert found[0] == expected | {"illustrations": []}
+    assert found[0] == expected | {"illustrations": [], "start": "untrained"}
     assert found[3] is None
 
 

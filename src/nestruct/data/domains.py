@@ -140,10 +140,20 @@ class Domains(ABC):
         return splits
 
     def drawing(self, batch: Sentences) -> dict[str, list[list[str]]]:
-        """What a report needs to draw trees: the words of each sentence, as they are known."""
-        names = self.vocabulary.words
-        rows = zip(batch.words.tolist(), batch.lengths.tolist(), strict=True)
-        return {"words": [[names[word] for word in row[1 : n + 1]] for row, n in rows]}
+        """What a report needs to draw trees: words as they are known, and their true relations.
+
+        Where words must not be shown, relations stand in their place.
+        """
+        vocabulary = self.vocabulary
+        names = {"words": vocabulary.words, "labels": (*vocabulary.labels, "unknown")}  # -1 is that
+        lengths = batch.lengths.tolist()
+        return {
+            key: [
+                [known[number] for number in row[1 : n + 1]]
+                for row, n in zip(getattr(batch, key).tolist(), lengths, strict=True)
+            ]
+            for key, known in names.items()
+        }
 
     def _split(self, train: list[Sentence]) -> tuple[list[Sentence], list[Sentence]]:
         """Train and dev of a treebank that has no dev: a tenth of train, drawn with the seed."""

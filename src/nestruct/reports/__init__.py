@@ -1,9 +1,10 @@
 """From run folders to something to look at: one HTML page that opens without a network.
 
 Everything here is made from run files only (``config.toml``, ``metrics.jsonl``,
-``environment.json``, ``structures.jsonl``), so a page can be redrawn where nothing was trained:
-no torch, no model, no plotting library. ``runs.py`` reads folders, ``groups.py`` finds repeats,
-``methods.py``, ``comparison.py`` and ``scoreboard.py`` make tables, ``page.py`` writes the page.
+``environment.json``, ``structures.jsonl``, ``attachment.json``), so a page can be redrawn where
+nothing was trained: no torch, no model, no plotting library. ``runs.py`` reads folders,
+``groups.py`` finds repeats, ``methods.py``, ``comparison.py``, ``parsing.py``, ``attachment.py``
+and ``scoreboard.py`` make tables, ``page.py`` writes the page.
 """
 
 from nestruct.reports.groups import Group, group_runs

@@ -5,7 +5,7 @@ What a page shows before its script takes over, and all that it shows where ther
 
 import html
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -84,6 +84,33 @@ def draw_chart(
         f'{title}<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" data-figure="curve" '
         f'aria-label="{html.escape(chart["label"])} against {html.escape(name)}">'
         f"{''.join(parts)}</svg><figcaption>{html.escape(caption)}</figcaption>"
+    )
+
+
+def draw_buckets(title: str, name: str, labels: Sequence[str], lines: Mapping[int, Series]) -> str:
+    """A chart over a few kinds of things, like lengths.
+
+    Args:
+        title: What is drawn.
+        name: What the kinds are.
+        labels: What each kind is called.
+        lines: By look; positions are numbers of kinds.
+    """
+    ys = [y for line in lines.values() for y in (*line.low, *line.high)]
+    x_axis = scale([0.0, len(labels) - 1.0], LEFT, RIGHT, room=0.06)
+    y_axis = scale(ys, BOTTOM, TOP)
+    parts = []
+    for tick in ticks(y_axis.low, y_axis.high):  # type: ignore[attr-defined]
+        parts.append(_line("grid", LEFT, RIGHT, y_axis(tick), y_axis(tick)))
+        parts.append(_text(LEFT - 8, y_axis(tick) + 4, "end", _label(tick)))
+    for k, label in enumerate(labels):
+        parts.append(_text(x_axis(k), BOTTOM + 17, "middle", label))
+    parts.append(_text((LEFT + RIGHT) / 2, BOTTOM + 36, "middle", name))
+    parts += [_series(line, look, x_axis, y_axis) for look, line in lines.items()]
+    return (
+        f'<figure class="chart"><h3>{html.escape(title)}</h3><svg viewBox="0 0 {WIDTH} {HEIGHT}" '
+        f'role="img" data-figure="buckets" aria-label="{html.escape(title)}">{"".join(parts)}'
+        "</svg></figure>"
     )
 
 

@@ -1,7 +1,9 @@
 """Our runs in the form of a published table, its numbers beside ours, and what each cell cost."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
 
 from nestruct.reports.groups import Group
 from nestruct.reports.methods import COST_NAMES, cost_cell, untrained
@@ -20,28 +22,47 @@ def comparisons(groups: Sequence[Group]) -> list[Table]:
     tables = []
     for table in published_tables():
         ours = [group for group in groups if table.row(group.runs[0])]
-        if ours:
+        if ours and table.column == "model.structure":
             tables += [_numbers(table, ours), _costs(table, ours)]
     return tables
 
 
 def chosen(
-    table: PublishedTable, groups: Sequence[Group], row: Row, structure: str
+    table: PublishedTable,
+    groups: Sequence[Group],
+    row: Row,
+    column: str,
+    *,
+    metric: str = "elbo",
+    differing: Mapping[str, Any] = MappingProxyType({}),
 ) -> Group | None:
-    """The configuration that stands in a cell: most tested seeds, then best on validation.
+    """The configuration that stands in a cell: most tested seeds, then best on validation data.
 
+    Where that is equal, the smallest learning rate.
     Test data have no say in it.
+
+    Args:
+        table: The published table.
+        groups: Runs.
+        row: The cell's row.
+        column: Its column's value.
+        metric: What is best on validation data, where more is better.
+        differing: What the cell's runs have instead of the table's settings.
     """
     found = [
         group
         for group in groups
-        if table.row(group.runs[0]) is row and group.runs[0].option("model.structure") == structure
+        if table.row(group.runs[0]) is row
+        and group.runs[0].option(table.column) == column
+        and table.differing(group.runs[0]) == differing
     ]
 
-    def worth(group: Group) -> tuple[int, float]:
-        best = spread([run.value("best", "elbo") for run in group.runs]).value
-        tested = sum(run.value("test", "elbo") is not None for run in group.runs)
-        return tested, -math.inf if best is None else best
+    def worth(group: Group) -> tuple[int, float, float]:
+        best = spread([run.value("best", metric) for run in group.runs]).value
+        tested = sum(run.value("test", metric) is not None for run in group.runs)
+        rate = group.runs[0].option("optimizer.lr")
+        rate = -rate if isinstance(rate, int | float) else 0.0
+        return tested, -math.inf if best is None else best, rate
 
     return max(found, key=worth, default=None)
 
@@ -107,7 +128,9 @@ def _paper(row: Row, structure: str, metric: str) -> Cell:
     if found is None:
         return Cell()
     mean, deviation = found
-    return Cell(f"{mean:,g} ± {deviation:g}", mean, deviation)
+    return Cell(
+        f"{mean:,g}" + (f" ± {deviation:g}" if deviation is not None else ""), mean, deviation
+    )
 
 
 def _ours(group: Group | None, metric: str) -> Cell:

@@ -5,12 +5,13 @@ from typing import Any
 
 from nestruct.reports.groups import Group
 from nestruct.reports.methods import FIRST, HIDDEN
-from nestruct.reports.published import method_name, structure_name
+from nestruct.reports.published import method_name, space_name
 from nestruct.reports.runs import Record, Run, is_number, metric_names
 from nestruct.reports.summary import metric_label, references, structure_noun
 
 # Largest over smallest value from which on a chart starts with a logarithmic scale.
 WIDE = 30.0
+PARSING = ("uas", "nll")  # of the metrics of parsers, those that are compared
 
 
 def run_curves(run: Run, steps: dict[str, set[int]], *, decoded: bool) -> dict[str, Any]:
@@ -61,7 +62,8 @@ def charts(groups: Sequence[Group]) -> list[dict[str, Any]]:
     found = []
     splits = {split for run in runs for split in run.records} - {"test"}
     published = any("elbo" in record for run in runs for record in run.validation)
-    spaces = dict.fromkeys(structure_name(run) for run in runs)
+    parsers = any("uas" in record for run in runs for record in run.validation)
+    spaces = dict.fromkeys(space_name(run) for run in runs)
     for split in sorted(splits, key=lambda name: (name == "train", name != "validation", name)):
         records = [record for run in runs for record in run.records.get(split, [])]
         metrics = metric_names(records)
@@ -73,11 +75,12 @@ def charts(groups: Sequence[Group]) -> list[dict[str, Any]]:
             if not main and len({record.get(metric) for record in records}) < 2:
                 continue  # a flat line (a constant rate, no failure at all) says nothing
             main = main and not (published and metric not in FIRST)
+            main = main and not (parsers and metric not in PARSING)
             for space in spaces if main else [None]:
                 members = [
                     k
                     for k, group in enumerate(groups)
-                    if space is None or structure_name(group.runs[0]) == space
+                    if space is None or space_name(group.runs[0]) == space
                 ]
                 label = f"{metric_label(metric, structure_noun(runs))} ({split})"
                 several = main and len(spaces) > 1
@@ -104,7 +107,7 @@ def looks(groups: Sequence[Group]) -> list[int]:
     seen: dict[tuple[str | None, str | None], int] = {}
     found = []
     for group in groups:
-        method, space = method_name(group.runs[0]), structure_name(group.runs[0])
+        method, space = method_name(group.runs[0]), space_name(group.runs[0])
         nth = seen.get((method, space), 0)
         seen[method, space] = nth + 1
         found.append(known.setdefault((method, nth), len(known)))

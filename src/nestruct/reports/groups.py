@@ -15,6 +15,8 @@ UNTOLD_KEYS = {
     for key in ("log_interval", "eval_interval", "eval_batch_size", "checkpoint_seconds")
 }
 
+MOST_TOLD = 5  # differences in a label
+
 
 @dataclass(frozen=True)
 class Group:
@@ -45,10 +47,11 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
             key
             for key in config
             if key not in UNTOLD_KEYS
+            and not (key == "training.max_steps" and _in_epochs(config))
             and any(t.get(key) != config[key] for t in twins if _comparable(key, t, config))
         ]
         changed.sort(key=lambda key: not key.endswith(".name"))
-        parts = [_part(key, config[key]) for key in changed[:4]]
+        parts = [_part(key, config[key]) for key in changed[:MOST_TOLD]]
         # A name that all groups share tells nothing apart: what differs is enough then.
         label = ", ".join(parts if parts and len(set(names)) == 1 else [name, *parts])
         again = sum(old == label or old.startswith(f"{label} (") for old in labels)
@@ -75,6 +78,11 @@ def _comparable(key: str, one: Record, other: Record) -> bool:
     """Whether an option means the same in both: those of different estimators, say, do not."""
     name = f"{key.partition('.')[0]}.name"
     return key == name or one.get(name) == other.get(name)
+
+
+def _in_epochs(config: Record) -> bool:
+    """Whether epochs say how long a run trains; steps then follow from its data."""
+    return isinstance(config.get("training.max_epochs"), int)
 
 
 def _part(key: str, value: Any) -> str:

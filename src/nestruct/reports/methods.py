@@ -23,7 +23,10 @@ MEANINGS = {
     "black-box solver": "encoder and decoder are differentiated, the solver is not",
     "needs a relaxation": "a differentiable stand-in for the solver is differentiated too",
     "needs a list": "every structure is decoded",
+    "needs the truth": "learns from given structures",
 }
+PRINTED = {"elbo": "ELBO", "f1": "F1", "uas": "UAS"}  # metrics of published tables
+PERCENT = {"f1", "uas"}  # of them
 FIRST = ("f1_sample", "f1_map", "elbo")  # of the metrics, where there are such
 SHORT = {"f1_sample": "F1, sampled", "f1_map": "F1, MAP", "elbo": "ELBO"}
 HIDDEN = {"loss_published"}  # which is the ELBO without its sign
@@ -35,20 +38,22 @@ def shown_metrics(records: Sequence[Record]) -> list[str]:
     names = [m for m in metric_names(records) if not m.endswith("_std") and m not in HIDDEN]
     if "elbo" in names:
         names = [m for m in names if m in FIRST]
+    if "uas" in names:  # phases have losses of different kinds
+        names = [m for m in names if m != "loss"]
     return sorted(names, key=lambda m: FIRST.index(m) if m in FIRST else len(FIRST))
 
 
 def in_order(groups: Sequence[Group]) -> list[Group]:
-    """By latent space, then by method, both in the order of published tables; others at the end."""
+    """By column, then by method, both in the order of published tables; others at the end."""
 
-    def place(group: Group) -> tuple[int, int]:
+    def place(group: Group) -> tuple[int, int, int]:
         run, last = group.runs[0], len(groups) + 99
-        for table in published_tables():
-            columns = list(table.columns)
-            if run.option("model.structure") in columns:
+        for order, table in enumerate(published_tables()):
+            columns, column = list(table.columns), run.option(table.column)
+            if column in columns or run.option("model.name") == table.model.get("name"):
                 row = next((k for k, row in enumerate(table.rows) if row.has(run)), last)
-                return columns.index(run.option("model.structure")), row
-        return last, last
+                return order, columns.index(column) if column in columns else last, row
+        return last, last, last
 
     return sorted(groups, key=place)
 
@@ -61,11 +66,11 @@ def methods_table(groups: Sequence[Group]) -> Table:
     metrics = shown_metrics(tests or [r for run in runs for r in run.validation])
     noun = structure_noun(runs)
     spaces = any(structure_name(run) for run in runs)
-    printed = [m for m in ("elbo", "f1") if any(published_number(run, m) for run in runs)]
+    printed = [m for m in PRINTED if any(published_number(run, m) for run in runs)]
     columns = [("", "method"), *[("", "latent space")] * spaces, ("", "kind"), ("", "runs")]
     where = "test data" if tests else "validation data, best step"
     columns += [(where, SHORT.get(m) or metric_label(m, noun)) for m in metrics]
-    columns += [("paper", {"elbo": "ELBO", "f1": "F1"}[m]) for m in printed]
+    columns += [("paper", PRINTED[m]) for m in printed]
     columns += [("one run", label) for label in COST_NAMES]
     devices = list(dict.fromkeys(map(_device, runs)))
     several = len(devices) > 1
@@ -133,8 +138,7 @@ def untrained(runs: Sequence[Run]) -> list[Record]:
     runs_with: Counter[str] = Counter()
     for run in runs:
         first = run.validation[0] if run.validation else {"step": 1}
-        is_fresh = "--init-from" not in str(run.environment.get("command", ""))
-        if is_fresh and first["step"] == 0 and first.get("evaluations", 0) == 0:
+        if first["step"] == 0 and first.get("evaluations", 0) == 0 and not run.goes_on:
             model = json.dumps([run.config.get(k) for k in ("data", "model")], default=str)
             runs_with[model] += 1
             starts.setdefault(model, {})[str(run.seed)] = first
@@ -165,8 +169,10 @@ def _printed(run: Run, metric: str) -> Cell:
     found = published_number(run, metric)
     if found is None:
         return Cell()
-    mean, deviation = (value / 100 if metric == "f1" else value for value in found)
-    return Cell(f"{number(mean)} ± {number(deviation, like=mean)}", mean, deviation)
+    unit = 100 if metric in PERCENT else 1
+    mean, deviation = found[0] / unit, None if found[1] is None else found[1] / unit
+    text = "" if deviation is None else f" ± {number(deviation, like=mean)}"
+    return Cell(f"{number(mean)}{text}", mean, deviation)
 
 
 def _device(run: Run) -> str:

@@ -18,10 +18,12 @@ from typing import Any
 
 from nestruct.errors import InputError
 from nestruct.files import write_whole
+from nestruct.reports.attachment import attachment_charts, attachment_tables
 from nestruct.reports.charts import draw_chart, swatch
 from nestruct.reports.comparison import comparisons
 from nestruct.reports.groups import REPEAT_KEYS, Group, flatten, group_runs
 from nestruct.reports.methods import in_order, methods_table
+from nestruct.reports.parsing import parsing_tables
 from nestruct.reports.payload import payload
 from nestruct.reports.runs import Run, read_run
 from nestruct.reports.scoreboard import scoreboard
@@ -83,7 +85,9 @@ def read_groups(run_dirs: Iterable[str | Path]) -> list[Group]:
 
 def report_tables(groups: Sequence[Group]) -> list[Table]:
     """The tables that a report is about: published ones, methods, cost to target."""
-    return [*comparisons(groups), methods_table(groups), *scoreboard(groups)]
+    published = [*comparisons(groups), *parsing_tables(groups)]
+    found = [methods_table(groups), *attachment_tables(groups), *scoreboard(groups)]
+    return [*published, *found]
 
 
 def _document(groups: list[Group], title: str) -> str:
@@ -104,7 +108,7 @@ def _document(groups: list[Group], title: str) -> str:
         # Of one run they are what there is to see; of several, methods are compared first.
         "structures_first": STRUCTURES if len(groups) == 1 else "",
         "structures_last": STRUCTURES if len(groups) > 1 else "",
-        "tables": "".join(_table_section(table) for table in report_tables(groups)),
+        "tables": _tables(groups),
         "legend": _legend(data),
         "charts": _charts(data, main=True),
         "more_charts": _charts(data, main=False),
@@ -117,6 +121,23 @@ def _document(groups: list[Group], title: str) -> str:
         "data": json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"),
     }
     return re.sub(r"\{\{(\w+)\}\}", lambda match: fields[match[1]], _asset("page.html"))
+
+
+def _tables(groups: Sequence[Group]) -> str:
+    """The tables, those of attachment under the charts that show the same."""
+    charts = attachment_charts(groups)
+    behind = {table.title for table in attachment_tables(groups)}
+    shown, folded = "", ""
+    for table in report_tables(groups):
+        if table.title in behind:
+            head = f"<summary>{html.escape(table.title)}: the numbers</summary>"
+            folded += f"<details>{head}{to_html(table)}</details>"
+        else:
+            shown += _table_section(table)
+    if not charts:
+        return shown
+    note = '<p class="note">Line: mean of the runs. Band: smallest to largest of them.</p>'
+    return shown + _section("attachment", "Attachment by length", charts + note + folded)
 
 
 def _asset(name: str) -> str:

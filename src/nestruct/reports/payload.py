@@ -6,7 +6,7 @@ from typing import Any
 
 from nestruct.reports.curves import charts, kept_steps, looks, run_curves, short, thin
 from nestruct.reports.groups import Group
-from nestruct.reports.published import structure_name
+from nestruct.reports.published import space_name
 from nestruct.reports.runs import Record, Run
 from nestruct.reports.summary import count_repeats
 from nestruct.reports.trajectories import num_nodes
@@ -70,7 +70,7 @@ def _view(
     compare = len(groups) > 1 and counted
     spaces: dict[str | None, list[int]] = {}
     for k, group in enumerate(groups):
-        spaces.setdefault(structure_name(group.runs[0]), []).append(k)
+        spaces.setdefault(space_name(group.runs[0]), []).append(k)
     return {
         "x": "evaluations" if compare else "step",
         "logX": compare,
@@ -108,6 +108,7 @@ def _structures(run: Run, scenes: dict[str, int], num_runs: int) -> dict[str, An
         "steps": [steps[k] for k in kept],
         "maps": [run.frames[k]["map"][:examples] for k in kept],
         "learned": kept.index(best),
+        "start": "start" if run.goes_on else "untrained",
         "illustrations": _illustrations([run.frames[k] for k in kept], kept.index(best), num_runs),
     }
 

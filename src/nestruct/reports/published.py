@@ -6,7 +6,7 @@ runs need not carry them, and a row that nobody ran is known too.
 
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -21,16 +21,22 @@ class Row:
     Attributes:
         method: What the table calls it.
         estimator: The options by which a run is of this method.
-        numbers: By structure and metric (``elbo``, ``f1``): mean and standard deviation as printed.
+        numbers: By column and metric (``elbo``, ``f1``, ``uas``): mean and standard deviation as
+            printed, None where that is not.
+        model: Options of the model by which a run is of this row.
+        role: What it is to others over the same structure: ``source`` (what they start from) or
+            ``baseline`` (what they are compared with); else empty.
     """
 
     method: str
     estimator: Mapping[str, Any]
-    numbers: Mapping[str, Mapping[str, tuple[float, float]]]
+    numbers: Mapping[str, Mapping[str, tuple[float, float | None]]]
+    model: Mapping[str, Any] = field(default_factory=dict)
+    role: str = ""
 
     def has(self, run: Run) -> bool:
         """Whether a run is of this method, on whatever data."""
-        return _agrees(run, "estimator", self.estimator)
+        return _agrees(run, "estimator", self.estimator) and _agrees(run, "model", self.model)
 
 
 @dataclass(frozen=True)
@@ -56,9 +62,12 @@ class PublishedTable:
         title: What it is called here.
         source: Where it was printed.
         data: The data's options that its runs have; ``model``: the model's.
-        columns: What the values of ``model.structure`` are called.
+        columns: What the values of the option ``column`` are called.
         rows: Its methods in order, those that only we have at the end.
         baselines: What needs no learning.
+        column: The option that a run's column depends on.
+        sources: For each column the treebank that its runs learn from, where there are such.
+        settings: Options that runs in the table itself have; with others they are beside it.
     """
 
     title: str
@@ -68,14 +77,25 @@ class PublishedTable:
     columns: Mapping[str, str]
     rows: tuple[Row, ...]
     baselines: tuple[Baseline, ...]
+    column: str = "model.structure"
+    sources: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
     def row(self, run: Run) -> Row | None:
         """The row that a run belongs to; None where its task or its method is another."""
         if not (_agrees(run, "data", self.data) and _agrees(run, "model", self.model)):
             return None
-        if run.option("model.structure") not in self.columns:
+        column = run.option(self.column)
+        if column not in self.columns:
+            return None
+        if self.sources and run.option("data.source") != self.sources[column]:
             return None
         return next((row for row in self.rows if row.has(run)), None)
+
+    def differing(self, run: Run) -> dict[str, Any]:
+        """What a run has instead of the table's settings."""
+        own = {key: run.option(key) for key in self.settings}
+        return {key: value for key, value in own.items() if value != self.settings[key]}
 
 
 @cache
@@ -85,22 +105,27 @@ def published_tables() -> tuple[PublishedTable, ...]:
     tables = tomllib.loads(file.read_text(encoding="utf-8"))
     return tuple(
         PublishedTable(
-            **{key: table[key] for key in ("title", "source", "data", "model", "columns")},
+            **{k: v for k, v in table.items() if k not in ("rows", "baselines")},
             rows=tuple(
                 Row(
                     row["method"],
                     row["estimator"],
                     {
-                        structure: {metric: (mean, sd) for metric, (mean, sd) in found.items()}
-                        for structure, found in row.items()
-                        if structure in table["columns"]
+                        column: {
+                            metric: (numbers[0], numbers[1] if len(numbers) > 1 else None)
+                            for metric, numbers in found.items()
+                        }
+                        for column, found in row.items()
+                        if column in table["columns"]
                     },
+                    row.get("model", {}),
+                    row.get("role", ""),
                 )
                 for row in table["rows"]
             ),
             baselines=tuple(
                 Baseline(b["method"], b["reference"], tuple(b["structures"]))
-                for b in table["baselines"]
+                for b in table.get("baselines", [])
             ),
         )
         for table in tables.values()
@@ -115,12 +140,12 @@ def method_name(run: Run) -> str | None:
     return found or (name if isinstance(name, str) else None)
 
 
-def published_number(run: Run, metric: str) -> tuple[float, float] | None:
+def published_number(run: Run, metric: str) -> tuple[float, float | None] | None:
     """What a paper prints for a run's method on a run's task: mean and standard deviation."""
     for table in published_tables():
         row = table.row(run)
         if row is not None:
-            return row.numbers.get(run.option("model.structure"), {}).get(metric)
+            return row.numbers.get(run.option(table.column), {}).get(metric)
     return None
 
 
@@ -128,9 +153,21 @@ def structure_name(run: Run) -> str | None:
     """What a run's latent space is called, where its configuration says."""
     structure = run.option("model.structure")
     for table in published_tables():
-        if structure in table.columns:
+        if table.column == "model.structure" and structure in table.columns:
             return table.columns[structure]
     return structure if isinstance(structure, str) else None
+
+
+def pair_name(run: Run) -> str:
+    """Which treebanks a run goes from and to; empty where it has none."""
+    ends = [run.option(f"data.{end}") for end in ("source", "target")]
+    names = [end.rpartition("/")[2].upper() for end in ends if isinstance(end, str)]
+    return " to ".join(dict.fromkeys(names))
+
+
+def space_name(run: Run) -> str | None:
+    """What runs must share for their numbers to be compared: latent space, and treebanks if any."""
+    return ", ".join(filter(None, [pair_name(run), structure_name(run)])) or None
 
 
 def short_names(runs: Sequence[Run], labels: Sequence[str]) -> list[str]:

@@ -35,6 +35,7 @@ class Run:
         environment: Versions, device, command; empty where the file is missing.
         scene: What the structures are and the true ones (first line of ``structures.jsonl``).
         frames: The structures found at each evaluation, and what the model shows of itself.
+        attachment: Of a parser, what it attaches in each test sentence (``attachment.json``).
     """
 
     path: Path
@@ -44,6 +45,7 @@ class Run:
     environment: Record
     scene: Record | None
     frames: list[Record]
+    attachment: Record | None = None
 
     @property
     def seed(self) -> Any:
@@ -84,6 +86,14 @@ class Run:
             (sign * r[metric], r["step"]) for r in self.validation if is_number(r.get(metric))
         ]
         return min(scored)[1] if scored else None
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether it starts with what another run learnt: the later phases of a parser do."""
+        if "--init-from" in str(self.environment.get("command", "")):
+            return True
+        phase = self.option("model.objective")
+        return phase in ("decoder", "vae") or (phase == "parser" and self.max_steps == 0)
 
     @property
     def validation(self) -> list[Record]:
@@ -155,7 +165,16 @@ def read_run(path: str | Path) -> Run:
     scene = frames.pop(0) if frames else None
     if scene is not None:
         _check_structures(path / "structures.jsonl", scene, frames)
-    run = Run(path, config, text, _records(path), _environment(path), scene, frames)
+    run = Run(
+        path,
+        config,
+        text,
+        _records(path),
+        _object(path / "environment.json"),
+        scene,
+        frames,
+        _attachment(path / "attachment.json"),
+    )
     if run.option("model.variance") == PUBLISHED_VARIANCE:
         for record in (record for records in run.records.values() for record in records):
             if is_number(record.get("loss_published")):
@@ -220,18 +239,40 @@ def _records(path: Path) -> dict[str, list[Record]]:
     return {split: [lines[step] for step in sorted(lines)] for split, lines in splits.items()}
 
 
-def _environment(path: Path) -> Record:
-    file = path / "environment.json"
+def _object(file: Path) -> Record:
+    """The object in a JSON file; empty where there is none."""
     if not file.is_file():
         return {}
     try:
-        environment = json.loads(_text(file))
+        found = json.loads(_text(file))
     except json.JSONDecodeError as error:
         message = f"{file}, line {error.lineno}, is not JSON: {error.msg}; mend it or remove it."
         raise InputError(message) from None
-    if not isinstance(environment, dict):
+    if not isinstance(found, dict):
         raise InputError(f"{file} must hold one JSON object; mend it or remove it.")
-    return environment
+    return found
+
+
+def _attachment(file: Path) -> Record | None:
+    found = _object(file)
+    if not found:
+        return None
+    lists = [found.get(key) for key in ("words", "scored", "arcs")]
+    sizes = {key: len(value) for key, value in found.items() if isinstance(value, list)}
+    models = found.get("models")
+    good = found.get("format") == 1 and all(isinstance(value, list) for value in lists)
+    good = good and isinstance(models, dict) and sizes["words"] == sizes["scored"]
+    for counts in models.values() if good and models else ():
+        good = good and all(
+            len(counts.get(f"{key}_right") or []) == sizes[key]
+            for key in ("words", "scored", "arcs")
+        )
+    if not good:
+        raise InputError(
+            f"{file} is not what this version writes; make it again with `nestruct evaluate "
+            f"{file.parent}`, or remove it."
+        )
+    return found
 
 
 def _check_structures(file: Path, scene: Record, frames: list[Record]) -> None:

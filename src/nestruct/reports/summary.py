@@ -26,6 +26,9 @@ KINDS = {
     "Reinforce": "black-box solver",
     "NVIL": "black-box solver",
     "SST": "needs a relaxation",
+    "DPP": "needs a relaxation",
+    "SparseMAP": "needs a relaxation",
+    "Supervised": "needs the truth",
     "Enumeration": "needs a list",
 }
 DIFFERENTIATED = {  # in a sentence on what a run cost
@@ -39,7 +42,7 @@ def sentence(group: Group) -> str:
     """What one group of runs came to on validation data, in plain words."""
     runs, repeats = group.runs, count_repeats(group)
     metrics = metric_names(record for run in runs for record in run.validation)
-    liked = ["f1_map", *(m for m in metrics if m.startswith("f1")), "loss", *metrics]
+    liked = ["f1_map", "uas", *(m for m in metrics if m.startswith("f1")), "loss", *metrics]
     metric = next((m for m in liked if m in metrics), "")
     first, best, test = (
         _mean(run.value(when, metric) for run in runs) for when in ("first", "best", "test")
@@ -158,6 +161,11 @@ def metric_label(metric: str, noun: str) -> str:
         "f1_map": f"F1 of the most likely {noun}",
         "f1_sample": f"F1 of a sampled {noun}",
         "elbo": "ELBO",
+        "uas": "UAS",
+        "las": "LAS",
+        "uas_all": "UAS with punctuation",
+        "las_all": "LAS with punctuation",
+        "nll": "nats per word given the tree",
         "lr": "learning rate",
         "grad_norm": "gradient norm",
     }

@@ -4,7 +4,7 @@ import csv
 import html
 import io
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, stdev
 
@@ -21,11 +21,13 @@ class Cell:
         text: As people read it; empty where there is nothing.
         value: What it sorts by; None for words, infinity for what was never reached.
         spread: The standard deviation over runs, where there were several.
+        extra: More numbers that the text tells, by name: the ends of an interval, say.
     """
 
     text: str = ""
     value: float | None = None
     spread: float | None = None
+    extra: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -105,23 +107,29 @@ def to_csv(table: Table) -> str:
     """A table as CSV, under a line with its title: full numbers, deviations in their own column."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    with_spread = [
-        any(row[c].spread is not None for row in table.rows) for c in range(len(table.columns))
+    beside = [
+        list(dict.fromkeys(name for row in table.rows for name in _more(row[c])))
+        for c in range(len(table.columns))
     ]
     heads: list[str] = []
-    for pair, has in zip(table.columns, with_spread, strict=True):
-        name = ": ".join(filter(None, pair))
-        heads += [name, f"{name}, deviation"] if has else [name]
+    for pair, names in zip(table.columns, beside, strict=True):
+        head = ": ".join(filter(None, pair))
+        heads += [head, *(f"{head}, {name}" for name in names)]
     writer.writerow(heads)
     for row in table.rows:
         cells: list[str | float] = []
-        for cell, has in zip(row, with_spread, strict=True):
+        for cell, names in zip(row, beside, strict=True):
             known = cell.value is not None and math.isfinite(cell.value)
             cells.append(cell.value if known and cell.value is not None else cell.text)
-            if has:
-                cells.append("" if cell.spread is None else cell.spread)
+            cells += [_more(cell).get(name, "") for name in names]
         writer.writerow(cells)
     return f"# {table.title}\n{out.getvalue()}"
+
+
+def _more(cell: Cell) -> dict[str, float]:
+    """The numbers beside a cell's value."""
+    own = {} if cell.spread is None else {"deviation": cell.spread}
+    return own | dict(cell.extra)
 
 
 def _td(cell: Cell, side: str) -> str:

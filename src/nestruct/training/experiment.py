@@ -16,6 +16,7 @@ from nestruct.data import to_device
 from nestruct.errors import InputError, NestructError
 from nestruct.noise import derive_seed
 from nestruct.population.shard import first_rank_decides
+from nestruct.training.attachment import can_count, note_attachment
 from nestruct.training.checkpoint import Checkpoint, first_good
 from nestruct.training.evaluate import evaluate, matmul_precision
 from nestruct.training.fit import EVALUATION_STREAM, FitResult, Spent, fit
@@ -211,7 +212,11 @@ def _rebuild(recipe: Recipe, checkpoint: Checkpoint) -> nn.Module:
 def evaluate_run(
     run: str | Path, *, split: str = "test", checkpoint: str = "best", device: str = "auto"
 ) -> tuple[int, dict[str, float]]:
-    """The step of a run's checkpoint, and the metrics of its model on one of its splits."""
+    """The step of a run's checkpoint, and the metrics of its model on one of its splits.
+
+    Of a parser on test data, what it attaches is noted in the run folder; see
+    `nestruct.training.attachment`.
+    """
     config = read_config(Path(run))
     if "recipe" not in config:
         raise InputError(
@@ -224,7 +229,16 @@ def evaluate_run(
     found = _find(run, checkpoint)
     _fill(model, found.model, run)
     model.to(recipe.device)
-    return found.step, _measure(recipe, model, data.splits()[split])
+    examples = data.splits()[split]
+    values = _measure(recipe, model, examples)
+    if split == "test" and can_count(model, examples):
+        try:
+            size = recipe.training.eval_batch_size
+            with matmul_precision(recipe.training.matmul_precision):
+                note_attachment(Path(run), checkpoint, found.step, model, examples, batch_size=size)
+        except OSError as error:
+            log.warning("What it attaches was not noted: %s.", error)
+    return found.step, values
 
 
 def _measure(recipe: Recipe, model: nn.Module, examples: Any) -> dict[str, float]:

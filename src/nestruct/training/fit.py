@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from nestruct.population.shard import (
     wait_for_all,
     world_size,
 )
+from nestruct.training.attachment import can_count, note_attachment
 from nestruct.training.checks import check_name, check_value
 from nestruct.training.drawings import Drawings
 from nestruct.training.environment import describe_environment
@@ -105,7 +107,8 @@ def fit(
     """Trains a model.
 
     With a validation set the model ends with the parameters of its best evaluation, and the test
-    set is looked at once, with those. With a run folder, a process that is killed at any moment
+    set is looked at once, with those (a parser also notes what its last parameters attach there, by
+    which nothing is chosen). With a run folder, a process that is killed at any moment
     goes on by the same call with ``resume=True``, to the same bits on the same machine.
 
     Args:
@@ -221,6 +224,9 @@ def fit(
         drawings = None
         if isinstance(model, StructuredModel) and validation is not None:
             drawings = Drawings(model, validation, describe, baselines)
+        note_details = None
+        if folder is not None and test is not None and can_count(model, test):
+            note_details = partial(_note, folder, model, test, settings.eval_batch_size)
         loop = Loop(
             model=model,
             estimator=estimator,
@@ -240,6 +246,7 @@ def fit(
             now=now,
             untrained=untrained,
             best_model=best_model,
+            note_details=note_details,
         )
         stack.enter_context(torch.random.fork_rng([device] if device.type == "cuda" else []))
         stack.enter_context(display)
@@ -257,6 +264,11 @@ def fit(
         if now.reason == "interrupted" and folder is not None:
             display.note(f"Stopped at step {now.step}, all is saved; continue with {folder.how}.")
     return FitResult(**{f.name: getattr(now, f.name) for f in dataclasses.fields(FitResult)})
+
+
+def _note(folder: RunFolder, model: Any, test: Any, batch_size: int, name: str, step: int) -> None:
+    with folder.one_sentence():
+        note_attachment(folder.path, name, step, model, test, batch_size=batch_size)
 
 
 def _config(

@@ -67,6 +67,8 @@ class Loop:
     now: Progress = field(default_factory=Progress)
     untrained: dict[str, float] | None = None  # what an evaluation before the first step gave
     best_model: dict[str, Any] | None = None
+    # Notes details of the test set, given whose (best or last) and of which step they are.
+    note_details: Callable[[str, int], None] | None = None
 
     def run(self) -> None:
         """Trains to the end, to an early stop, or until asked to stop."""
@@ -156,11 +158,15 @@ class Loop:
         now = self.now
         end = self._save("last")
         end.model = copy.deepcopy(end.model)  # what it holds is the model's own memory
+        if self.note_details is not None:
+            self.note_details("last", now.step)
         if self.best_model is not None:
             self.model.load_state_dict(self.best_model)
         if self.test is not None:
             now.test = self.measure(self.test)
             self._record("test", now.test, best_step=now.best_step)
+        if self.note_details is not None:
+            self.note_details("best", now.step if now.best_step is None else now.best_step)
         now.reason = "stopped early" if self._is_stuck() else "finished"
         now.seconds = self._watch.seconds
         if self.folder is not None:

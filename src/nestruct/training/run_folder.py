@@ -1,5 +1,5 @@
 """A run on disk: ``config.toml``, ``environment.json``, ``metrics.jsonl``, ``structures.jsonl`` and
-``checkpoints/``. One trainer at a time holds it."""
+``checkpoints/``, of a parser ``attachment.json`` too. One trainer at a time holds it."""
 
 import contextlib
 import fcntl
@@ -43,14 +43,14 @@ class RunFolder:
         self._step: int | None = None  # of the newest checkpoint
         self._logs: dict[str, BinaryIO] = {}
         self._good: set[str] = set()  # checkpoints known to be whole
-        with self._one_sentence():
+        with self.one_sentence():
             path.mkdir(parents=True, exist_ok=True)
             self._lock = _lock(path)
 
     def create(self, environment: dict[str, Any]) -> None:
         """Makes the folder a run."""
         check_is_free(self.path)  # someone else may have been faster
-        with self._one_sentence():
+        with self.one_sentence():
             text = json.dumps(environment, indent=1) + "\n"
             write_whole(self.path / "environment.json", text.encode())
             # Last, because this file is what makes the folder a run.
@@ -60,7 +60,7 @@ class RunFolder:
         """Cuts the logs to so many lines and opens them for more; notes what is missing of them."""
         notes = []
         self._step = step or None
-        with self._one_sentence():
+        with self.one_sentence():
             if (self.path / "config.toml").read_bytes() != self._config:  # trained for longer
                 write_whole(self.path / "config.toml", self._config)
             for name, count in lines.items():
@@ -76,7 +76,7 @@ class RunFolder:
     def append(self, name: str, record: Record) -> None:
         """Adds a line to a log; values that are not finite become null."""
         line = json.dumps(_finite(record), allow_nan=False) + "\n"
-        with self._one_sentence():
+        with self.one_sentence():
             self._logs[name].write(line.encode())
             self._logs[name].flush()
         self.lines[name] += 1
@@ -84,7 +84,7 @@ class RunFolder:
     def save(self, name: str, checkpoint: Checkpoint) -> None:
         """Writes a checkpoint, after what the logs hold by then."""
         folder = self.path / "checkpoints"
-        with self._one_sentence():
+        with self.one_sentence():
             for file in self._logs.values():
                 os.fsync(file.fileno())
             if name not in self._good:  # a damaged one must not displace the one before it
@@ -102,7 +102,8 @@ class RunFolder:
         os.close(self._lock)
 
     @contextlib.contextmanager
-    def _one_sentence(self) -> Iterator[None]:
+    def one_sentence(self) -> Iterator[None]:
+        """Within this context what cannot be written is said in a sentence."""
         try:
             yield
         except OSError as error:

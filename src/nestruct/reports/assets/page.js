@@ -97,7 +97,7 @@ function drawGraph(scene, example, marks) {
 }
 
 function drawArcs(scene, example, marks, everything) {
-  const given = (scene.drawing.words || [])[example];
+  const given = (scene.drawing.words || scene.drawing.labels || [])[example];
   const last = Math.max(1, ...everything.flat());
   const words = ["root", ...(given || range(last).map((k) => String(k + 1)))];
   const gap = 7, widths = words.map((word) => Math.max(30, 7 * word.length + gap));
@@ -201,16 +201,18 @@ function drawCards({ structures: found }, model) {
   };
   const learned = (example, k) =>
     figure(example, "learned", k === found.learned ? "learned" : `step ${found.steps[k]}`, chosen(k, example));
-  const first = found.steps[0] === 0 ? "untrained" : `step ${found.steps[0]}`;
+  const first = found.steps[0] === 0 ? found.start : `step ${found.steps[0]}`;
   const cards = range(found.maps[0].length).map((example) => html("div", { class: "card", "data-example": example },
     html("h3", {}, `example ${example + 1}`), html("div", { class: "example" },
       images[example] ? drawImage(images[example], 1, "image", `example ${example + 1}`) : null,
       html("div", { class: "panels" },
         truth ? figure(example, "true", "true", truth[example]) : null,
         figure(example, "untrained", first, chosen(0, example)), learned(example, found.learned)))));
-  $("structures-cards").className = `cards${kind.stacked ? " stacked" : ""}${images.length ? " pictured" : ""}`;
+  // Sentences that would not fit into half a page get all of it.
+  const broad = kind.draw === drawArcs && found.maps[0].some((arcs) => arcs.length > 11);
+  $("structures-cards").className = `cards${kind.stacked ? " stacked" : ""}${images.length ? " pictured" : ""}${broad ? " broad" : ""}`;
   $("structures-cards").replaceChildren(...cards);
-  $("structures-note").textContent = `${truth ? "The truth, what" : "What"} the untrained model finds, and what it finds `
+  $("structures-note").textContent = `${truth ? "The truth, what" : "What"} the ${found.start === "start" ? "model that training starts from" : "untrained model"} finds, and what it finds `
     + `after training: the most likely ${noun} of each example.`
     + ((scene.drawing.paths || []).length ? " Dots are where the particles end; lines fade back in time." : "");
   drawLegend(kind, truth);

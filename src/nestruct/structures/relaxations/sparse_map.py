@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 # A gain of no more than this, beside the scores it is the difference of, is rounding.
 _TOLERANCE = 1e-12
+_ROUNDING = 1e-6  # of weights, whose sum is 1
 
 
 def sparse_map(
@@ -154,13 +155,16 @@ class _Mixture:
             identity = torch.eye(both.shape[1], dtype=weights.dtype, device=weights.device)
             form = torch.where(both, self.overlaps[rows] + 1, identity)
             root, info = torch.linalg.cholesky_ex(form)
+            # On a CPU the inverse of what has none is an error, for all rows.
+            root = torch.where((info == 0)[:, None, None], root, identity)
             inverse = torch.where(both, torch.cholesky_inverse(root), 0.0)
             ones = inverse.sum(-1, keepdim=True)
             even = ones / ones.sum(1, keepdim=True)
             slope = inverse - ones * even.mT
             best = (slope @ self.totals[rows][:, :, None] + even)[:, :, 0]
-            # Scores so large that rounding chose the member: the mixture stays as it was.
-            known = (info == 0) & best.isfinite().all(1)
+            # Scores so large that rounding chose a member that depends on the others: the mixture
+            # stays as it was.
+            known = (info == 0) & ((best.sum(1) - 1).abs() < _ROUNDING)
             best = torch.where(known[:, None], best, weights)
             self.open[rows[~known]] = False
             # How far all weights can go before the first of them is 0.

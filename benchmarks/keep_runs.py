@@ -1,0 +1,52 @@
+"""Copies what is worth keeping of runs: the small files, and no word of a treebank.
+
+    python benchmarks/keep_runs.py RUNS RESULTS
+
+Every run folder below RUNS that was tested goes to the same place below RESULTS: ``config.toml``,
+``environment.json``, ``metrics.jsonl``, ``attachment.json``, and of ``structures.jsonl`` the first
+evaluation and the one whose model was kept. The licences of treebanks do not let their sentences be
+passed on with these files: words are left out, and trees are drawn over relations.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+from nestruct.reports import read_run
+
+FILES = ("config.toml", "environment.json", "metrics.jsonl", "attachment.json")
+PRIVATE = "treebanks"  # the data whose words stay where they are
+
+
+def keep(run: Path, target: Path) -> bool:
+    """Copies one run; whether it was tested."""
+    found = read_run(run)
+    if "test" not in found.records:
+        return False
+    target.mkdir(parents=True, exist_ok=True)
+    for name in FILES:
+        if (run / name).is_file():
+            (target / name).write_bytes((run / name).read_bytes())
+    if found.scene is not None and found.frames:
+        scene = dict(found.scene)
+        if found.option("data.name") == PRIVATE:
+            drawing = scene.get("drawing") or {}
+            scene["drawing"] = {key: value for key, value in drawing.items() if key != "words"}
+        best = [frame for frame in found.frames[1:] if frame["step"] == found.best_step]
+        lines = [scene, found.frames[0], *best]
+        text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
+        (target / "structures.jsonl").write_text(text, encoding="utf-8")
+    return True
+
+
+def main() -> None:
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
+    source, target = map(Path, sys.argv[1:])
+    runs = sorted(config.parent for config in source.rglob("config.toml"))
+    kept = [run for run in runs if keep(run, target / run.relative_to(source))]
+    print(f"{len(kept)} of {len(runs)} runs are in {target}.")
+
+
+if __name__ == "__main__":
+    main()
