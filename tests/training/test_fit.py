@@ -710,3 +710,16 @@ def test_epochs_say_how_long(tmp_path):
         )
     with pytest.raises(nestruct.InputError, match="max_epochs must be at least 1"):
         train(max_steps=0, max_epochs=0)
+
+
+def test_the_distance_of_the_smoothed_loss_is_measured_on_the_way():
+    records = []
+    train(lambda: nes(), callbacks=[records.append], smoothing_gap=20)
+    gaps = [r["smoothing_gap"] for r in records if r["split"] == "validation"]
+    assert len(gaps) == 4
+    assert all(gap > 0 for gap in gaps)
+    assert not any("smoothing_gap" in r for r in records if r["split"] != "validation")
+    with pytest.raises(nestruct.InputError, match="needs an estimator that smooths the loss"):
+        train(nestruct.Enumeration, smoothing_gap=20)
+    with pytest.raises(nestruct.InputError, match="must be 0 or at least 4"):
+        train(nes, smoothing_gap=2)

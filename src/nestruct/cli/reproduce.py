@@ -40,7 +40,7 @@ def reproduce(
     """Run what makes a table or figure of the paper, and show it beside the paper's numbers.
 
     What was done before is skipped, what was stopped goes on: the same command continues. WHAT is
-    table1, table3, figure2, figure-unstructured, figure-bound, or all.
+    table1, table3, figure2, figure-unstructured, figure-sigma, figure-bound, or all.
 
     Args:
         what: What to reproduce.

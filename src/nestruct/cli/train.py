@@ -115,6 +115,7 @@ def _say(result: FitResult, folder: Path) -> None:
     )
     if result.initial is not None and result.best is not None:
         for name, first in result.initial.items():
-            tested = f", test {number(result.test[name])}" if result.test else ""
+            test = (result.test or {}).get(name)
+            tested = "" if test is None else f", test {number(test)}"
             print(f"  {name}: {number(first)} untrained, {number(result.best[name])} best{tested}")
     print(f"The run is in {folder}; see it with: nestruct report {folder} -o page.html")

@@ -165,7 +165,7 @@ def metric_label(metric: str, noun: str) -> str:
         "las": "LAS",
         "uas_all": "UAS with punctuation",
         "las_all": "LAS with punctuation",
-        "nll": "nats per word given the tree",
+        "nll": "negative log-likelihood",
         "lr": "learning rate",
         "grad_norm": "gradient norm",
     }

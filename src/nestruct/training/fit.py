@@ -16,8 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from nestruct.data import make_minibatches, to_device
+from nestruct.data import batch_size, make_minibatches, select_rows, to_device
 from nestruct.errors import InputError
+from nestruct.estimators.smoothing import smoothing_gap
 from nestruct.models import StructuredModel
 from nestruct.noise import derive_seed
 from nestruct.population.shard import (
@@ -45,6 +46,7 @@ from nestruct.training.restore import (
 )
 from nestruct.training.run_folder import Record, RunFolder, check_is_free, read_config
 
+_GAP_EXAMPLES = 1000  # that the distance of the smoothed loss is measured on
 EVALUATION_STREAM = 2  # what the seed of evaluations is derived for
 
 
@@ -158,6 +160,11 @@ def fit(
         raise InputError("training.num_starts is for recipes: fit has only this one model.")
     if settings.patience is not None and validation is None:
         raise InputError("training.patience needs a validation set; give validation=...")
+    if settings.smoothing_gap and not hasattr(estimator, "sigma"):
+        raise InputError(
+            f"training.smoothing_gap needs an estimator that smooths the loss by a sigma, such as "
+            f"NES; {type(estimator).__name__} has none."
+        )
     check_optimizer(optimizer, model)
     if hasattr(estimator, "prepare"):
         estimator.prepare(model, data(0), seed=seed)
@@ -168,14 +175,20 @@ def fit(
         config = config | {"training": config["training"] | _plain(settings)}
 
     def measure(examples: Any) -> dict[str, float]:
+        own = derive_seed(seed, EVALUATION_STREAM)
         with matmul_precision(settings.matmul_precision):
-            return evaluate(
-                model,
-                examples,
-                seed=derive_seed(seed, EVALUATION_STREAM),
-                batch_size=settings.eval_batch_size,
-                metrics=metrics,
+            values = evaluate(
+                model, examples, seed=own, batch_size=settings.eval_batch_size, metrics=metrics
             )
+            if settings.smoothing_gap and examples is validation:
+                rows = torch.arange(min(_GAP_EXAMPLES, batch_size(validation)), device=device)
+                some, training = select_rows(validation, rows), model.training
+                model.eval()
+                number, sigma = settings.smoothing_gap, estimator.sigma
+                gap = smoothing_gap(model, some, sigma=sigma, num_perturbations=number, seed=own)
+                model.train(training)
+                values["smoothing_gap"] = gap.gap
+        return values
 
     continues = resume and path is not None and (path / "config.toml").exists()
     continues = bool(first_rank_decides(float(continues), device))

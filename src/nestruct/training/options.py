@@ -29,6 +29,9 @@ class Training:
         matmul_precision: How float32 matrices are multiplied on a GPU: ``highest``, or ``high``,
             which keeps 10 bits of each factor and is several times faster (TF32); see
             `torch.set_float32_matmul_precision`.
+        smoothing_gap: Perturbations with which every evaluation measures how far the smoothed loss
+            is from the loss (`nestruct.smoothing_gap`), on the first thousand validation examples
+            with the estimator's sigma; not at all when 0.
         num_starts: How many first parameters to try; see `start_steps`. Recipes only: `fit` has one
             model.
         start_steps: Steps that each of them is trained for, with the optimizer's own learning rate.
@@ -47,6 +50,7 @@ class Training:
     patience: int | None = None
     checkpoint_seconds: float = 60.0
     matmul_precision: Literal["highest", "high"] = "highest"
+    smoothing_gap: int = 0
     num_starts: int = 1
     start_steps: int = 300
 
@@ -56,6 +60,10 @@ class Training:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InputError(f"training.{name} must be at least 1, got {value}.")
+        if self.smoothing_gap != 0 and self.smoothing_gap < 4:
+            raise InputError(
+                f"training.smoothing_gap must be 0 or at least 4, got {self.smoothing_gap}."
+            )
         if self.matmul_precision not in ("highest", "high"):
             raise InputError(
                 "training.matmul_precision must be 'highest' or 'high', got "
