@@ -11,6 +11,8 @@ from collections.abc import Sequence
 import tyro
 
 from nestruct.cli.check_gradient import check_gradient
+from nestruct.cli.data import data
+from nestruct.cli.doctor import doctor
 from nestruct.cli.evaluate import evaluate
 from nestruct.cli.recipes import recipes
 from nestruct.cli.report import report
@@ -24,7 +26,9 @@ VERBS = {
     "report": report,
     "sweep": sweep,
     "recipes": recipes,
+    "data": data,
     "check-gradient": check_gradient,
+    "doctor": doctor,
 }
 WITH_OVERRIDES = {"train", "sweep", "check-gradient"}
 FLAGS = {"--tensorboard"}  # options without a value
