@@ -103,3 +103,14 @@ def test_the_scaling_table_is_that_of_its_run():
     for row in rows:
         cells = [f"{row[key]:.0f}" for key in ("best_ms", "median_ms", "cpu_ms")]
         assert f"| {' | '.join([row['case'], str(row['processes']), *cells])} |" in text
+
+
+def test_built_pages_fetch_nothing():
+    site = ROOT / "build" / "site"
+    if not site.exists():
+        pytest.skip("`make docs` has not been run")
+    for page in site.rglob("*.html"):
+        fetched = re.findall(
+            r'<(?:script|link|img)[^>]+(?:src|href)="https?:[^"]+"', page.read_text()
+        )
+        assert not fetched, (page, fetched)

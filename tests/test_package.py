@@ -21,9 +21,9 @@ from nestruct.cli import main
 place, example = sys.argv[1:]
 assert pathlib.Path(nestruct.__file__).is_relative_to(place), nestruct.__file__
 for words in (
-    ["train", "graph-layout-5", "--run", "run", "--max-steps", "3", "data.num_train=64",
-     "data.num_validation=32", "data.num_test=32"],
+    ["train", "categorical-tiny", "--run", "run", "--max-steps", "3", "data.num_train=64"],
     ["report", "run", "-o", "page.html"],
+    ["doctor"],
 ):
     try:
         main(words)
@@ -73,10 +73,10 @@ def test_it_works_outside_the_source_tree(wheel, tmp_path):
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps"]
     call(*pip, "--disable-pip-version-check", "--no-compile", "--target", place, wheel)
     settings = {"cwd": empty, "env": os.environ | {"PYTHONPATH": str(place)}}
-    printed = call(place / "bin" / "nestruct", "doctor", **settings)
-    assert f"nestruct {nestruct.__version__}" in printed
+    assert "table3-nes" in call(place / "bin" / "nestruct", "recipes", **settings)
     example = ROOT / "examples" / "knapsack.py"
     printed = call(sys.executable, "-c", SCRIPT, place, example, **settings)
+    assert f"nestruct {nestruct.__version__}\n" in printed
     assert "through the solver" in printed
 
 

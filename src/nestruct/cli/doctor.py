@@ -32,6 +32,9 @@ def doctor() -> int:
     broken = [name for name in PACKAGES if not _version(name)]
     _title("devices")
     _line("cpu", _cpu())
+    if hasattr(os, "getloadavg") and os.getloadavg()[0] > _cores():
+        _line("", f"busy (load average {os.getloadavg()[0]:.1f}): threads may wait for each other;")
+        _line("", "set OMP_NUM_THREADS=1 or OMP_WAIT_POLICY=passive if training is slow")
     _line("cuda", _cuda())
     _line("triton", _triton())
     _line("torch.compile", _compiler())
@@ -56,7 +59,8 @@ def doctor() -> int:
             broken.append(name)
             _line(name, f"BROKEN: {type(error).__name__}: {error}")
         else:
-            _line(name, f"works ({time.perf_counter() - start:.2f} s; the first use compiles)")
+            took = time.perf_counter() - start
+            _line(name, f"works (the first in a process: {took:.1f} s)")
     if broken:
         print(f"\nBroken: {', '.join(broken)}.")
         return 1
@@ -93,13 +97,18 @@ def _installed(package: str) -> str | None:
 
 
 def _cpu() -> str:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    text = f"{cores} cores, {torch.get_num_threads()} threads"
+    text = f"{_cores()} cores, {torch.get_num_threads()} threads"
     if hasattr(os, "sysconf") and "SC_AVPHYS_PAGES" in os.sysconf_names:
         page = os.sysconf("SC_PAGE_SIZE")
         total, free = (os.sysconf(f"SC_{kind}_PAGES") * page for kind in ("PHYS", "AVPHYS"))
         text += f", {_size(total)} of memory, {_size(free)} free"
     return text
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _cuda() -> str:
