@@ -11,11 +11,13 @@ DEMO := runs/demo
 # A recipe in a run folder: begun, or continued.
 train = if [ -f $(2)/config.toml ]; then $(BIN)/nestruct train --resume $(2); else $(BIN)/nestruct train $(1) --run $(2); fi
 
-.PHONY: help demo test check setup format bench-solvers clean
+.PHONY: help demo test check docs package setup format bench-solvers clean
 help:
 	@echo "make demo           train a small spanning-tree VAE by NES and by StructureNES; two minutes, then a page"
 	@echo "make test           every check and test (sets up a virtual environment in $(VENV) first)"
-	@echo "make check          lint, format, types and import contract only"
+	@echo "make check          lint, format, types, import contract, documentation and package"
+	@echo "make docs           the documentation, build/site/index.html"
+	@echo "make package        wheel and source distribution, build/dist"
 	@echo "make format         mend what can be mended automatically"
 	@echo "make bench-solvers  time the solvers beside their peers"
 	@echo "make clean          remove the environment and caches"
@@ -40,6 +42,16 @@ check: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(MAKE) --no-print-directory docs package
+
+# build/site/index.html: opens from disk, fetches nothing.
+docs: $(READY)
+	$(BIN)/mkdocs build --quiet --strict
+
+# build/dist: the wheel is built from the source distribution, offline.
+package: $(READY)
+	mkdir -p build && rm -rf build/dist
+	$(BIN)/python -m build --no-isolation --outdir build/dist . > build/package.log 2>&1 || { cat build/package.log; exit 1; }
 
 setup: $(READY)
 
@@ -59,5 +71,5 @@ bench-solvers: $(READY)
 	$(BIN)/python benchmarks/solvers.py
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,41 +1,61 @@
-"""Every script in examples/ runs as it stands, from any folder."""
+"""Every script in examples/ runs as it stands, from any folder, and has learnt what it says."""
 
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 
-EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
-
-
-def run(script, folder, *arguments):
-    result = subprocess.run(
-        [sys.executable, str(script), *arguments],
-        cwd=folder,
-        env=os.environ | {"MPLBACKEND": "Agg", "MPLCONFIGDIR": str(folder / "matplotlib")},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert result.returncode == 0, result.stderr
-    return result.stdout
+EXAMPLES = {path.stem: path for path in (Path(__file__).parent.parent / "examples").glob("*.py")}
+# What a script has found on unseen examples, beside what it prints for comparison. The bars leave
+# room for other processors' rounding; what is printed today is in the right column.
+BARS = {
+    "feature_selection": 0.9,  # StructureNES 0.98
+    "knapsack": 0.85,  # 0.96
+    "lstm": 0.85,  # 1.00
+    "sorting": 0.85,  # 0.93
+    "spanning_tree": 0.75,  # 0.85
+}
 
 
-@pytest.mark.parametrize("script", EXAMPLES, ids=lambda script: script.stem)
-def test_example_runs(script, tmp_path):
-    assert run(script, tmp_path).strip()
+@pytest.mark.parametrize("name", BARS)
+def test_example_learns(name, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    with torch.random.fork_rng():
+        seen = runpy.run_path(str(EXAMPLES[name]))
+    found = seen["found"]
+    best = found["StructureNES"] if isinstance(found, dict) else found
+    assert best >= BARS[name]
+    assert best >= seen.get("baseline", 0.2) + 0.2
+    printed = capsys.readouterr().out
+    assert f"{best:.0%}" in printed
+    assert "chance" in printed
 
 
-def test_there_is_something_to_run():
-    assert EXAMPLES
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_example_is_short(name):
+    assert len(EXAMPLES[name].read_text().splitlines()) < 60
+
+
+def test_every_example_is_run():
+    assert set(EXAMPLES) == set(BARS) | {"theory_bounds"}
 
 
 def test_theory_bounds_draws_where_it_is_told(tmp_path):
     pytest.importorskip("matplotlib")
-    script = next(script for script in EXAMPLES if script.stem == "theory_bounds")
-    table = [line.split() for line in run(script, tmp_path, "bounds.png").splitlines()[3:]]
+    run = subprocess.run(
+        [sys.executable, str(EXAMPLES["theory_bounds"]), "bounds.png"],
+        cwd=tmp_path,
+        env=os.environ | {"MPLBACKEND": "Agg", "MPLCONFIGDIR": str(tmp_path / "matplotlib")},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert run.returncode == 0, run.stderr
+    table = [line.split() for line in run.stdout.splitlines()[3:]]
     for _, measured, bound, papers_measured, papers_bound in table:
         assert float(measured) <= float(bound)
         assert float(papers_measured) <= float(papers_bound)

@@ -13,6 +13,7 @@ from toys import run_command as run
 
 import nestruct
 from nestruct.cli import VERBS
+from nestruct.data import CATALOGUE
 
 SMALL = ["data.num_train=64", "data.num_validation=32", "data.num_test=32", "model.hidden_size=4"]
 QUICK = [*SMALL, "estimator.population_size=4", "training.batch_size=8"]
@@ -250,3 +251,46 @@ def test_it_is_a_program():
         [sys.executable, "-m", "nestruct", "recipes"], capture_output=True, text=True, check=True
     )
     assert "graph-layout-tiny" in answer.stdout
+
+
+def test_data_sets_are_listed_and_made(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("NESTRUCT_DATA", str(tmp_path))
+    monkeypatch.setenv("NESTRUCT_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "mnist.npz").write_bytes(b"no archive")
+    assert run("data", "list") == 0
+    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
+    assert set(lines) == set(CATALOGUE)
+    assert "generated (Table 1" in lines["graph-layout"]
+    assert "missing (the paper's appendix): put" in lines["kmnist"]
+    assert "codh.rois.ac.jp/kmnist" in lines["kmnist"]
+    assert "damaged (not in the paper)" in lines["mnist"]
+    assert run("data", "make", "patterns") == 0
+    assert str(tmp_path / "cache") in capsys.readouterr().out
+    assert run("data", "make", "pattern") == 1
+    assert "did you mean 'patterns'?" in capsys.readouterr().err
+    assert run("data", "make", "kmnist") == 1
+    assert "read, not made" in capsys.readouterr().err
+    assert run("data", "make") == 1
+    assert "graph-layout, patterns" in capsys.readouterr().err
+
+
+def test_doctor_finds_nothing_wrong(monkeypatch, capsys):
+    monkeypatch.delenv("NESTRUCT_DATA", raising=False)
+    assert run("doctor") == 0
+    text = capsys.readouterr().out
+    for expected in (f"nestruct {nestruct.__version__}", torch.__version__, "NESTRUCT_DATA is not"):
+        assert expected in text
+    assert text.count("works (") == 2
+    assert text.endswith("All that is needed works.\n")
+
+
+def test_doctor_says_what_is_broken(monkeypatch, capsys):
+    def fails(*_, **__):
+        raise OSError("no such library")
+
+    monkeypatch.setattr(nestruct.SpanningTree, "argmax", fails)
+    assert run("doctor") == 1
+    text = capsys.readouterr().out
+    assert "BROKEN: OSError: no such library" in text
+    assert text.endswith("Broken: a solver.\n")

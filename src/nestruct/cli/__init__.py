@@ -12,6 +12,8 @@ import tyro
 
 from nestruct.cli.bench import bench
 from nestruct.cli.check_gradient import check_gradient
+from nestruct.cli.data import data
+from nestruct.cli.doctor import doctor
 from nestruct.cli.evaluate import evaluate
 from nestruct.cli.parse import parse
 from nestruct.cli.recipes import recipes
@@ -29,8 +31,10 @@ VERBS = {
     "reproduce": reproduce,
     "sweep": sweep,
     "recipes": recipes,
+    "data": data,
     "check-gradient": check_gradient,
     "bench": bench,
+    "doctor": doctor,
 }
 WITH_OVERRIDES = {"train", "sweep", "check-gradient"}
 FLAGS = {"--tensorboard", "--tiny"}  # options without a value

@@ -8,6 +8,7 @@ from nestruct.data.batch import (
     slices,
     to_device,
 )
+from nestruct.data.catalogue import CATALOGUE
 from nestruct.data.domains import Treebanks
 from nestruct.data.grammar import Grammar
 from nestruct.data.graph_layout import GraphLayout
@@ -17,6 +18,7 @@ from nestruct.data.patterns import Patterns
 from nestruct.data.sentences import Buckets, Sentences, Vocabulary
 
 __all__ = [
+    "CATALOGUE",
     "Buckets",
     "Grammar",
     "GraphLayout",

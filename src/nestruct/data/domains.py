@@ -29,6 +29,7 @@ log = logging.getLogger("nestruct")
 
 _SPLIT_STREAM = 9  # what the seed of the split into train and dev is derived for
 _VECTOR_STREAM = 10  # what the seed of made-up vectors is derived for
+TREEBANKS = ("gl_ctg", "gl_treegal", "id_csui", "id_gsd", "ru_gsd", "ru_taiga")  # of Table 2
 _UD = "github.com/UniversalDependencies"
 _VECTORS = "fasttext.cc/docs/en/crawl-vectors.html"
 
@@ -210,18 +211,26 @@ class Treebanks(Domains):
             raise InputError("Treebanks: train_on is 'target', so say which: data.target=NAME.")
         return Texts(train, dev, target_train, self._sentences(target, "test"))
 
-    def _sentences(self, name: str, split: str, *, required: bool = False) -> list[Sentence]:
+    def find(self, split: str) -> Path:
+        """The source's file of a split; `nestruct.InputError` where it is missing."""
+        return self._find(self.source, split, required=True)  # type: ignore[return-value]
+
+    def _find(self, name: str, split: str, *, required: bool) -> Path | None:
         folder = Path(name) if "/" in name else self._root("ud", f"{name} from {_UD}") / name
         base = folder.name
         names = [f"{stem}.conllu{end}" for stem in (split, f"{base}-ud-{split}") for end in _ENDS]
         path = next((folder / n for n in names if (folder / n).exists()), None)
-        if path is None:
-            if not required:
-                return []
+        if path is None and required:
             raise InputError(
                 f"Treebanks: {folder / names[1]} is missing; get {base}-ud-{split}.conllu from "
                 f"{_UD} and put it into {folder}."
             )
+        return path
+
+    def _sentences(self, name: str, split: str, *, required: bool = False) -> list[Sentence]:
+        path = self._find(name, split, required=required)
+        if path is None:
+            return []
         reader = Reader(path, skip_bad=self.skip_bad)
         sentences = [sentence for sentence in reader if len(sentence)]
         if reader.num_bad:

@@ -111,6 +111,15 @@ class Images:
             "test": self._first("test", packed["test"], np.arange(len(packed["test"]))),
         }
 
+    def official_sizes(self) -> tuple[int, int]:
+        """How many images were published, ``train`` and ``test``; reads the files.
+
+        Raises:
+            InputError: As `splits`.
+        """
+        packed = self._read()
+        return len(packed["train"]), len(packed["test"])
+
     def drawing(self, batch: Tensor) -> dict[str, list[list[str]]]:
         """What a report needs to draw examples, as plain JSON: ``images``, a string for each row.
 
@@ -133,27 +142,46 @@ class Images:
             )
         return torch.from_numpy(np.unpackbits(packed[places[:limit]], axis=1)).float()
 
+    def where(self) -> Path | None:
+        """The archive, or the folder of IDX files, that is read; None where there is neither."""
+        archive, *folders = self._places()
+        if archive.exists():
+            return archive
+        there = (any((folder / name).exists() for name in _IDX.values()) for folder in folders)
+        return next((folder for folder, yes in zip(folders, there, strict=True) if yes), None)
+
+    def remedy(self) -> str:
+        """What to do where the data are missing, as the end of a sentence."""
+        archive, folder, _ = self._places()
+        source = _SOURCES[self.dataset]
+        if self.dataset == "omniglot":  # not published in a format that can be read as it is
+            return f"make {archive} from the drawings in {source}, as nestruct.data.images says"
+        return f"put {' and '.join(_IDX.values())} from {source} into {folder}"
+
+    def _places(self) -> tuple[Path, Path, Path]:
+        """Where the data may be: an archive, or one of two folders."""
+        root = Path(os.environ.get("NESTRUCT_DATA") or "$NESTRUCT_DATA")
+        archive = root / "images" / f"{self.dataset.replace('-', '_')}.npz"
+        return archive, root / "images" / self.dataset, root / self.dataset
+
     def _read(self) -> dict[str, UInt8[np.ndarray, "_ bytes"]]:
         """``train`` and ``test`` as they were published, packed."""
-        root = os.environ.get("NESTRUCT_DATA")
-        place = Path(root or "$NESTRUCT_DATA")
-        archive = place / "images" / f"{self.dataset.replace('-', '_')}.npz"
-        folders = [place / "images" / self.dataset, place / self.dataset]
-        remedy = self._remedy(archive, folders[0])
-        if not root:
+        place, archive = self.where(), self._places()[0]
+        if not os.environ.get("NESTRUCT_DATA"):
             raise InputError(
                 "Images: the environment variable NESTRUCT_DATA is not set; set it to the folder "
-                f"that has images/{archive.name}, or to one of your own and {remedy}."
+                f"that has images/{archive.name}, or to one of your own and {self.remedy()}."
             )
-        if archive.exists():
-            try:
-                return _read_archive(archive)
-            except _UnusableError as error:
-                raise InputError(f"Images: {archive} {error}; remove it, and {remedy}.") from None
-        for folder in folders:
-            if any((folder / name).exists() for name in _IDX.values()):
-                return {split: self._read_idx(split, folder / _IDX[split]) for split in _IDX}
-        raise InputError(f"Images: {archive} is missing; {remedy}.")
+        if place is None:
+            raise InputError(f"Images: {archive} is missing; {self.remedy()}.")
+        if place != archive:
+            return {split: self._read_idx(split, place / _IDX[split]) for split in _IDX}
+        try:
+            return _read_archive(archive)
+        except _UnusableError as error:
+            raise InputError(
+                f"Images: {archive} {error}; remove it, and {self.remedy()}."
+            ) from None
 
     def _read_idx(self, split: str, path: Path) -> UInt8[np.ndarray, "images bytes"]:
         try:
@@ -162,12 +190,6 @@ class Images:
         except _UnusableError as error:
             source = _SOURCES[self.dataset]
             raise InputError(f"Images: {path} {error}; get it from {source}.") from None
-
-    def _remedy(self, archive: Path, folder: Path) -> str:
-        source = _SOURCES[self.dataset]
-        if self.dataset == "omniglot":  # not published in a format that can be read as it is
-            return f"make {archive} from the drawings in {source}, as nestruct.data.images says"
-        return f"put {' and '.join(_IDX.values())} from {source} into {folder}"
 
 
 class _UnusableError(Exception):

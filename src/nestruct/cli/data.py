@@ -1,0 +1,70 @@
+"""``nestruct data``: which data sets there are, and which are here."""
+
+import time
+from typing import Annotated, Literal
+
+from tyro.conf import Positional, arg
+
+from nestruct.data import CATALOGUE
+from nestruct.data.cache import folder
+from nestruct.data.catalogue import Entry
+from nestruct.errors import InputError
+from nestruct.training.checks import check_name
+from nestruct.wording import duration
+
+
+def data(
+    action: Annotated[Literal["list", "make"], Positional, arg(metavar="list|make")] = "list",
+    name: Annotated[str | None, Positional, arg(metavar="NAME", help_behavior_hint="")] = None,
+    /,
+) -> int:
+    """List the data sets and whether they are here, or generate one.
+
+    `nestruct data list` reads what it finds in the folder NESTRUCT_DATA; `nestruct data make NAME`
+    generates a set that is not read but made, and keeps it in the cache where it is large.
+
+    Args:
+        action: list or make.
+        name: The data set to make.
+    """
+    if action == "make":
+        return _make(name)
+    if name is not None:
+        raise InputError(f"`nestruct data list` takes no name, got {name!r}; to make one: make.")
+    for line in data_lines():
+        print(line)
+    return 0
+
+
+def data_lines() -> list[str]:
+    """A line for each data set: name, whether it is here, what it is for."""
+    width = max(map(len, CATALOGUE))
+    return [f"{name:{width}}  {_state(entry)}" for name, entry in CATALOGUE.items()]
+
+
+def _state(entry: Entry) -> str:
+    remedy = entry.missing()
+    if remedy is not None:
+        return f"missing ({entry.purpose}): {remedy}"
+    try:
+        contents = entry.describe()
+    except InputError as error:
+        return f"damaged ({entry.purpose}): {error}"
+    return f"{'found' if entry.make is None else 'generated'} ({entry.purpose}): {contents}"
+
+
+def _make(name: str | None) -> int:
+    made = ", ".join(known for known, entry in CATALOGUE.items() if entry.make is not None)
+    if name is None:
+        raise InputError(f"Say which data set to make: {made}.")
+    check_name("the data set", name, CATALOGUE)
+    entry = CATALOGUE[name]
+    if entry.make is None:
+        remedy = entry.missing()
+        what = "it is there" if remedy is None else f"set NESTRUCT_DATA, and {remedy}"
+        raise InputError(f"{name} is read, not made (those that are made: {made}): {what}.")
+    start = time.perf_counter()
+    entry.make()
+    took = duration(time.perf_counter() - start)
+    print(f"{name}: {entry.describe()}; {took}. The cache is {folder()}.")
+    return 0

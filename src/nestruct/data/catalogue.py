@@ -1,0 +1,80 @@
+"""Every data set by name: what it is for, and whether it is there. A new one is a line here."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from nestruct.data.domains import TREEBANKS, Treebanks
+from nestruct.data.grammar import Grammar
+from nestruct.data.graph_layout import GraphLayout
+from nestruct.data.images import Images
+from nestruct.data.patterns import Patterns
+from nestruct.errors import InputError
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A data set.
+
+    Args:
+        purpose: What it is for.
+        describe: One line about its contents. Of a set that is read it looks into the files, and
+            raises `nestruct.InputError` where they are damaged.
+        missing: None where the set is here, else what to do, as the end of a sentence.
+        make: Generates the set; None where it is read from ``NESTRUCT_DATA``.
+    """
+
+    purpose: str
+    describe: Callable[[], str]
+    missing: Callable[[], str | None] = lambda: None
+    make: Callable[[], object] | None = None
+
+
+def _images(dataset: str, purpose: str) -> Entry:
+    images = Images(dataset=dataset)
+
+    def describe() -> str:
+        train, test = images.official_sizes()
+        return f"{train:,} + {test:,} images"
+
+    return Entry(purpose, describe, lambda: images.remedy() if images.where() is None else None)
+
+
+def _treebank(name: str) -> Entry:
+    treebank = Treebanks(source=name)
+
+    def missing() -> str | None:
+        try:
+            treebank.find("train")
+        except InputError as error:
+            what = str(error).partition("; ")[2].removesuffix(".")
+            return what.replace("set it to", "set NESTRUCT_DATA to") or str(error)
+        return None
+
+    def describe() -> str:
+        return f"{treebank.find('train').stat().st_size / 1e6:.1f} MB to train on"
+
+    return Entry("Table 2: dependency trees", describe, missing)
+
+
+CATALOGUE = {
+    "graph-layout": Entry(
+        "Table 1: particles that move by a hidden tree",
+        lambda: "50,000 + 10,000 + 10,000 examples, kept in the cache",
+        make=lambda: GraphLayout().splits(),
+    ),
+    "patterns": Entry(
+        "first steps: small binary images",
+        lambda: "2,000 + 500 + 500 examples, anew each time",
+        make=lambda: Patterns().splits(),
+    ),
+    "grammar": Entry(
+        "first steps: generated sentences with their trees",
+        lambda: "400 + 100 + 200 sentences, anew each time",
+        make=lambda: Grammar().splits(),
+    ),
+    "fashion-mnist": _images("fashion-mnist", "Table 3 and the paper's appendix"),
+    "kmnist": _images("kmnist", "the paper's appendix"),
+    "omniglot": _images("omniglot", "the paper's appendix"),
+    "mnist": _images("mnist", "not in the paper"),
+    **{name: _treebank(name) for name in TREEBANKS},
+}

@@ -1,0 +1,116 @@
+"""What the documentation says runs and exists: Python blocks, objects, files, verbs, recipes."""
+
+import json
+import re
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+import torch
+
+from nestruct.cli import VERBS
+from nestruct.training import recipe_names
+
+ROOT = Path(__file__).parent.parent
+PAGES = {str(path.relative_to(ROOT)): path for path in sorted((ROOT / "docs").rglob("*.md"))}
+
+
+def python_blocks(text: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+
+
+RUNNABLE = [page for page, path in PAGES.items() if python_blocks(path.read_text())]
+
+
+@pytest.mark.parametrize("page", RUNNABLE)
+def test_the_blocks_of_a_page_run_one_after_the_other(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names: dict = {"__name__": "docs"}
+    with torch.random.fork_rng():
+        for block in python_blocks(PAGES[page].read_text()):
+            exec(compile(block, page, "exec"), names)
+    if page == "docs/index.md":
+        assert names["result"].best["f1_map"] > 0.8
+
+
+def resolve(name: str) -> object:
+    """An object by its dotted name; a method or attribute too."""
+    parts = name.split(".")
+    for cut in range(len(parts), 0, -1):
+        try:
+            found = import_module(".".join(parts[:cut]))
+        except ModuleNotFoundError:
+            continue
+        for part in parts[cut:]:
+            fields = getattr(found, "__dataclass_fields__", {})
+            found = fields[part] if part in fields else getattr(found, part)
+        return found
+    raise AssertionError(f"there is no {name}")
+
+
+def test_the_paper_map_names_what_exists():
+    text = PAGES["docs/paper-map.md"].read_text()
+    files = set(re.findall(r"`([a-z_/]+\.py)`", text))
+    objects = set(re.findall(r"`(nestruct\.[A-Za-z_.]+)`", text))
+    assert len(files) > 10
+    assert len(objects) > 20
+    for file in files:
+        place = ROOT / ("" if file.startswith(("benchmarks/", "examples/")) else "src/nestruct")
+        assert (place / file).is_file(), file
+    for name in objects:
+        resolve(name)
+
+
+def test_api_pages_name_what_exists():
+    for page, path in PAGES.items():
+        for name in re.findall(r"^::: (\S+)$", path.read_text(), re.MULTILINE):
+            assert resolve(name) is not None, (page, name)
+
+
+def test_every_public_name_has_a_place_in_the_api_pages():
+    import nestruct
+
+    shown = "\n".join(path.read_text() for page, path in PAGES.items() if "/api/" in page)
+    missing = [n for n in nestruct.__all__ if f"::: nestruct.{n}\n" not in f"{shown}\n"]
+    assert missing == ["__version__"]
+
+
+def test_every_verb_is_described():
+    text = PAGES["docs/command-line.md"].read_text()
+    assert [verb for verb in VERBS if f"`nestruct {verb}" not in text] == []
+
+
+def test_recipes_and_files_that_are_named_exist():
+    known = set(recipe_names())
+    for page, path in PAGES.items():
+        text = path.read_text()
+        for recipe in re.findall(
+            r"nestruct train ((?:table|unstructured|graph|categorical)\S*)", text
+        ):
+            assert recipe in known, (page, recipe)
+        for name in re.findall(r"`((?:results|benchmarks|examples)/[A-Za-z0-9_./-]+)`", text):
+            assert (ROOT / name).exists(), (page, name)
+
+
+def test_every_page_is_in_the_navigation():
+    listed = (ROOT / "mkdocs.yml").read_text()
+    assert [page for page in PAGES if page.removeprefix("docs/") not in listed] == []
+
+
+def test_the_scaling_table_is_that_of_its_run():
+    rows = json.loads((ROOT / "results" / "scaling-processes-cpu.json").read_text())["rows"]
+    text = PAGES["docs/many-processes.md"].read_text()
+    for row in rows:
+        cells = [f"{row[key]:.0f}" for key in ("best_ms", "median_ms", "cpu_ms")]
+        assert f"| {' | '.join([row['case'], str(row['processes']), *cells])} |" in text
+
+
+def test_built_pages_fetch_nothing():
+    site = ROOT / "build" / "site"
+    if not site.exists():
+        pytest.skip("`make docs` has not been run")
+    for page in site.rglob("*.html"):
+        fetched = re.findall(
+            r'<(?:script|link|img)[^>]+(?:src|href)="https?:[^"]+"', page.read_text()
+        )
+        assert not fetched, (page, fetched)
