@@ -723,3 +723,18 @@ def test_the_distance_of_the_smoothed_loss_is_measured_on_the_way():
         train(nestruct.Enumeration, smoothing_gap=20)
     with pytest.raises(nestruct.InputError, match="must be 0 or at least 4"):
         train(nes, smoothing_gap=2)
+
+
+@pytest.mark.parametrize(
+    ("word", "kept"),
+    [
+        ("/home/me/sweep/seed=0", "seed=0"),
+        ("--init-from=/home/me/run", "--init-from=run"),
+        ("runs/a", "a"),
+        ("estimator.sigma=0.1", "estimator.sigma=0.1"),
+    ],
+)
+def test_an_environment_names_no_folders(word, kept):
+    from nestruct.training.environment import _without_folder
+
+    assert _without_folder(word) == kept

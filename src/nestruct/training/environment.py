@@ -40,6 +40,8 @@ def _program() -> str:
 
 def _without_folder(word: str) -> str:
     key, equals, value = word.rpartition("=")
+    if "/" in key:  # a folder that is called seed=0, say
+        return Path(word).name
     return f"{key}{equals}{Path(value).name}" if "/" in value else word
 
 
