@@ -120,8 +120,9 @@ def _announce(
     elif left:
         cost = duration(estimate(left, plan.jobs))
         print(
-            f"{at_once} at a time. What is left took about {cost} on one H200, {plan.jobs} side by "
-            "side; a CPU takes far longer. --budget MINUTES stops and saves."
+            f"{at_once} at a time. What is left {'took' if plan.measured else 'should take'} about "
+            f"{cost} on one H200, {plan.jobs} side by side; a CPU takes far longer. --budget MINUTES "
+            "stops and saves."
         )
 
 

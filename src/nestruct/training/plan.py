@@ -18,7 +18,7 @@ class Entry:
         recipe: A recipe that comes with nestruct.
         options: Overrides.
         seeds: How many seeds it is run with, from 0 on.
-        seconds: The wall-clock of one of them beside others, as measured on one H200.
+        seconds: The wall-clock of one of them beside others on one H200.
         after: The entry whose run, of the same seed, it starts from.
         tiny: Further overrides of the tiny version.
     """
@@ -43,6 +43,7 @@ class Plan:
         jobs: How many runs share a GPU.
         tiny: Overrides that make a laptop's version of every entry.
         entries: The runs, what is worth most first.
+        measured: Whether the entries' seconds were measured, not estimated from shorter runs.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Plan:
     jobs: int
     tiny: tuple[str, ...]
     entries: tuple[Entry, ...]
+    measured: bool = True
 
     def runs(self, seeds: int | None = None) -> Iterator[tuple[Entry, int]]:
         """Every entry with every seed, the first seed of all entries first."""
