@@ -119,10 +119,10 @@ def _announce(
         print(f"{at_once} at a time, with tiny data and models: a few minutes on a laptop.")
     elif left:
         cost = duration(estimate(left, plan.jobs))
+        took = "took" if plan.measured else "should take"
         print(
-            f"{at_once} at a time. What is left {'took' if plan.measured else 'should take'} about "
-            f"{cost} on one H200, {plan.jobs} side by side; a CPU takes far longer. --budget MINUTES "
-            "stops and saves."
+            f"{at_once} at a time. What is left {took} about {cost} on one H200, {plan.jobs} side "
+            "by side; a CPU takes far longer. --budget MINUTES stops and saves."
         )
 
 
