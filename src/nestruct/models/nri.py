@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from nestruct.models.compiled import compiled
-from nestruct.models.pair_scores import pair_scores, pair_scores_op
+from nestruct.models.pair_scores import off_diagonal, pair_scores, pair_scores_op
 from nestruct.models.roll_out import roll_out, roll_out_op
 
 DIMENSIONS = 2  # coordinates of a position
@@ -209,15 +209,6 @@ def difference_layer(
     """A linear layer on ``receiver - sender``, for all pairs."""
     ends = nn.functional.linear(nodes, layer.weight)
     return ends[..., :, None, :] - ends[..., None, :, :] + layer.bias
-
-
-def off_diagonal(
-    grid: Float[Tensor, "batch nodes nodes hidden"],
-) -> Float[Tensor, "batch directed hidden"]:
-    """The n(n-1) entries off the diagonal, row by row: normalisation must not see the others."""
-    n = grid.shape[1]
-    # Without its first entry, the flat grid has the diagonal at the end of every n + 1.
-    return grid.flatten(1, 2)[:, 1:].unflatten(1, (n - 1, n + 1))[:, :, :-1].flatten(1, 2)
 
 
 def on_grid(

@@ -35,12 +35,12 @@ def pair_scores(
         return normal
 
     nodes = rest(_linear(x, *blocks[0][:2]), blocks[0])
-    edges = rest(_off_diagonal(_pairs(nodes, *blocks[1][:2])), blocks[1])
+    edges = rest(off_diagonal(_pairs(nodes, *blocks[1][:2])), blocks[1])
     sums = edges.unflatten(-2, (n, n - 1)).sum(-2) / n
     nodes = rest(_linear(sums, *blocks[2][:2]), blocks[2])
     size = nodes.shape[-1]
     weight, bias = blocks[3][:2]
-    mixed = _off_diagonal(_pairs(nodes, weight[..., : 2 * size], bias))
+    mixed = off_diagonal(_pairs(nodes, weight[..., : 2 * size], bias))
     edges = rest(mixed + _linear(edges, weight[..., 2 * size :]), blocks[3])
     scores = _linear(edges, parameters[-2], parameters[-1])
     return scores[..., 0], torch.stack(statistics, -3)
@@ -74,8 +74,12 @@ def _pairs(nodes: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return received.unsqueeze(-2) + sent.unsqueeze(-3)
 
 
-def _off_diagonal(grid: Tensor) -> Tensor:
+def off_diagonal(
+    grid: Float[Tensor, "... nodes nodes hidden"],
+) -> Float[Tensor, "... directed hidden"]:
+    """The n(n-1) entries off the diagonal, row by row: normalisation must not see the others."""
     n = grid.shape[-2]
+    # Without its first entry, the flat grid has the diagonal at the end of every n + 1.
     flat = grid.flatten(-3, -2)[..., 1:, :].unflatten(-2, (n - 1, n + 1))
     return flat[..., :-1, :].flatten(-3, -2)
 
