@@ -99,6 +99,9 @@ def reproduce(
             print("Stopped, all is saved; the same command continues.")
             return 130 if deadline is None or time.monotonic() < deadline else 0
         status = max(status, min(ended.failed, 1))
+    if len(folders) > 1 and not plan:
+        pages = [folder / "page.html" for folder in folders.values()]
+        print("\nAll pages:", *(page for page in pages if page.exists()), sep="\n  ")
     return status
 
 
