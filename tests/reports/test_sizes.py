@@ -106,3 +106,15 @@ def test_a_size_that_was_not_run_says_so():
 
 def test_the_appendix_has_no_table_of_its_own():
     assert paper_tables(read_groups([RUNS / "fashion-nes", RUNS / "kmnist-gsm"])) == []
+
+
+def test_other_images_are_not_in_it(tmp_path):
+    (tmp_path / "run").mkdir()
+    for file in ("config.toml", "metrics.jsonl"):
+        text = (RUNS / "table3-nes-16" / file).read_text()
+        (tmp_path / "run" / file).write_text(text.replace("fashion-mnist", "kmnist"))
+    groups = read_groups([tmp_path / "run"])
+    assert paper_tables(groups) == []
+    numbers, *_ = paper_tables(groups, tiny="table3")
+    assert numbers.title.startswith("Tiny Table 3 (not comparable)")
+    assert not any("difference" in name for _, name in numbers.columns)
