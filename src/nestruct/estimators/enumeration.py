@@ -77,6 +77,7 @@ class Enumeration(Backpropagation):
     _known: tuple[Any, Tensor] | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.law not in LAWS:
             raise InputError(f"Enumeration: law must be one of {LAWS}, got {self.law!r}.")
 

@@ -54,6 +54,7 @@ class ScoreNES(Backpropagation):
     graph: Literal["auto", "on", "off"] = "auto"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_count("ScoreNES", "num_pairs", self.num_pairs, 1)
         if not 0 < self.sigma < float("inf"):
             raise InputError(f"ScoreNES: sigma must be positive, got {self.sigma!r}.")

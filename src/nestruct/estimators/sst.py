@@ -49,6 +49,7 @@ class SST(Backpropagation):
     graph: Literal["auto", "on", "off"] = "auto"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name in ("temperature", "min_temperature"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise InputError(f"SST: {name} must be positive, got {getattr(self, name)!r}.")

@@ -61,6 +61,7 @@ class StructureNES(Backpropagation):
     graph: Literal["auto", "on", "off"] = "auto"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_count("StructureNES", "num_samples", self.num_samples, 2)
         check_count("StructureNES", "num_covariance", self.num_covariance, 0)
         if not 0 < self.ridge < float("inf"):
