@@ -139,6 +139,9 @@ def test_mistakes_are_refused():
         vae(divergence="kl")
     with pytest.raises(InputError, match="loss_bound must be positive"):
         vae(loss_bound=0)
+    for structure in ("tree", nestruct.Categorical, lambda scores: scores > 0):
+        with pytest.raises(InputError, match=r"structure must be one of nestruct's.*BlackBox"):
+            nestruct.StructuredVAE(nn.Identity(), nn.Identity(), structure)
     with pytest.raises(NotImplementedError, match="must define encode"):
         nestruct.StructuredModel().loss(X, NOISE)
 

@@ -86,8 +86,8 @@ class StructuredModel(nn.Module):
         """``[num_samples, batch, *parts]``: perturb-and-MAP samples; another noise, other draws."""
         noise = Noise(seed=0) if noise is None else noise
         scores = self.encode(batch)
-        streams = [noise.replace(stream=stream) for stream in range(num_samples)]
-        return torch.stack([self._perturb(batch, scores, stream) for stream in streams])
+        streams = torch.arange(num_samples, device=scores.device)[:, None]
+        return self._perturb(batch, scores, noise.replace(stream=streams))
 
     @torch.no_grad()
     def metrics(self, batch: Any, noise: Noise) -> dict[str, Tensor]:
@@ -153,6 +153,11 @@ class StructuredVAE(StructuredModel):
             raise InputError(f"likelihood must be one of {list(LIKELIHOODS)}, got {likelihood!r}.")
         if isinstance(divergence, str) and divergence not in DIVERGENCES:
             raise InputError(f"divergence must be one of {list(DIVERGENCES)}, got {divergence!r}.")
+        if not isinstance(structure, Structure):
+            raise InputError(
+                f"structure must be one of nestruct's, got {structure!r}; a solver of your own "
+                "goes into BlackBox, or into a subclass of Structure."
+            )
         if loss_bound is not None and not loss_bound > 0:
             raise InputError(f"loss_bound must be positive, got {loss_bound!r}.")
         self.encoder = encoder
