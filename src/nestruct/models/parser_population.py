@@ -101,8 +101,8 @@ def case_log_likelihood(
     later = batch.is_word & (heads > place)
     keys = keys.scatter_add(-1, heads, torch.where(later, codes[1], 0))
     keys = keys[:, sentence, at] + base  # [members, words]
-    _, case = torch.unique(keys.flatten(), return_inverse=True)
-    count = int(case.max()) + 1 if len(case) else 0
+    distinct, case = torch.unique(keys.flatten(), return_inverse=True)
+    count = len(distinct)
     first = torch.empty(count, dtype=torch.long, device=device)
     first[case] = torch.arange(len(case), device=device)
     values = current.new_empty(count)
