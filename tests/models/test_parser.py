@@ -69,6 +69,18 @@ def test_a_model_of_ones_own_is_evaluated_as_it_is(batch):
     torch.testing.assert_close(losses(model, population, batch, "vmap"), 2 * once)
 
 
+def test_a_divergence_of_ones_own_counts_in_a_population(batch):
+    class Own(ParserVAE):
+        def divergence(self, scores, batch):
+            return scores.square().sum((-1, -2)) / batch.lengths
+
+    model = make(objective="vae")
+    model.__class__ = Own
+    population = perturbed(model)
+    together = losses(model, population, batch, "vmap")
+    torch.testing.assert_close(together, losses(model, population, batch, "loop"))
+
+
 def test_population_with_a_decoder_each(batch):
     model = make(objective="vae", freeze_decoder=False)
     population = perturbed(model)

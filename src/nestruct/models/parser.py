@@ -263,7 +263,8 @@ class ParserVAE(StructuredModel):
 
     def _has_savings(self) -> bool:
         """Whether this is exactly the model that the savings are derived for, decoder frozen."""
-        methods = ("encode", "decode", "loss", "loss_at", "lengths", "_perturb", "_features")
+        methods = ("encode", "decode", "divergence", "loss", "loss_at", "lengths", "_perturb")
+        methods += ("_features", "_vectors")
         if any(getattr(type(self), m) is not getattr(ParserVAE, m) for m in methods):
             return False
         frozen = not any(p.requires_grad for p in (*self.decoder.parameters(), self.vectors))
