@@ -50,6 +50,11 @@ def exact_loss(
     if members is None:
         members = structure.enumerate(size).to(scores)
     axes = members.dim() - 1
+    if scores.dim() != 1 + axes:
+        raise InputError(
+            f"The exact gradient needs one structure per example: scores of {structure!r} with "
+            f"{1 + axes} axes, not of shape {tuple(scores.shape)}."
+        )
     if law == "gibbs":
         if not isinstance(structure, Gibbs):
             raise InputError(f"{structure!r} has no tractable Gibbs law; use 'perturb_and_map'.")

@@ -246,7 +246,8 @@ class StructuredVAE(StructuredModel):
 
     def _has_savings(self, batch: Any) -> bool:
         """Whether this is exactly the model that the savings are derived for."""
-        methods = ("encode", "decode", "loss", "loss_at", "lengths", "_perturb", "_log_likelihood")
+        methods = ("encode", "decode", "divergence", "loss", "loss_at", "lengths", "_perturb")
+        methods += ("_log_likelihood",)
         if any(getattr(type(self), m) is not getattr(StructuredVAE, m) for m in methods):
             return False
         if self.kl == "paper-appendix" or callable(self.kl) or callable(self.likelihood):
@@ -280,9 +281,13 @@ def observed(batch: Any) -> Tensor:
     """What a VAE reconstructs: the batch, its first entry, or its entry ``x``."""
     if isinstance(batch, Tensor):
         return batch
-    if isinstance(batch, dict):
-        return batch["x"]
-    return batch[0] if isinstance(batch, tuple | list) else batch.x
+    x = batch[0] if isinstance(batch, tuple | list) else _entry(batch, "x")
+    if x is None:
+        raise InputError(
+            "A VAE reconstructs the batch itself, its first entry (tuple) or its entry x, and this "
+            f"{type(batch).__name__} has none."
+        )
+    return x
 
 
 def true_structures(batch: Any, like: Tensor) -> Tensor | None:
