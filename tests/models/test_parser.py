@@ -40,6 +40,18 @@ def test_population_is_the_plain_loop(batch, structure, divergence, public_code)
     assert len(together.mean(1).unique()) > 3  # members differ
 
 
+@pytest.mark.parametrize("captured", [False, True])
+@pytest.mark.parametrize("structure", ["projective", "non-projective"])
+def test_the_ways_of_a_gpu_are_the_plain_loop(batch, structure, captured, monkeypatch):
+    """Words are not counted there, and cases not inside of a captured graph."""
+    model = make(objective="vae", structure=structure)
+    population = perturbed(model)
+    expected = losses(model, population, batch, "loop")
+    monkeypatch.setattr(parser_population, "_is_on_cpu", lambda tensor: False)
+    monkeypatch.setattr(parser_population, "is_capturing", lambda tensor: captured)
+    torch.testing.assert_close(losses(model, population, batch, "vmap"), expected)
+
+
 def test_population_with_draws_of_its_own(batch):
     model = make(objective="vae")
     population = perturbed(model, mirrored=False)

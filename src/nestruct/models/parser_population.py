@@ -133,7 +133,7 @@ class _Members:
         examples, tokens = batch.words.shape
         weight = self.parser.words.weight
         self.like = weight.new_empty(examples, tokens, tokens)
-        self.on_cpu = weight.device.type == "cpu"
+        self.on_cpu = _is_on_cpu(weight)
         # Distinct words: counting them needs the host, so on a GPU every place is one.
         flat = batch.words.flatten()
         if self.on_cpu:
@@ -263,3 +263,7 @@ class _Members:
         shared = self.parser.get_parameter(name).detach()
         count = (pairs.stop - pairs.start) * (2 if population.mirrored else 1)
         return shared.expand(count, *shared.shape)
+
+
+def _is_on_cpu(tensor: Tensor) -> bool:
+    return tensor.device.type == "cpu"
