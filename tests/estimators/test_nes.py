@@ -444,6 +444,7 @@ BAD_OPTIONS = [
     ({"mirrored": False, "gumbel": "per_pair"}, "needs pairs"),
     ({"sigma": 0}, "sigma must be positive"),
     ({"sigma": float("nan")}, "sigma must be positive"),
+    ({"sigma": "0.1"}, "sigma must be positive, got '0.1'"),
     ({"population_size": 0}, "whole number of at least 1"),
     ({"shaping": "rank"}, "shaping must be one of"),
     ({"chunk_size": 3}, "chunk_size must be even"),

@@ -29,7 +29,7 @@ from nestruct.population.population import Filter
 from nestruct.population.shard import add_over_ranks, my_pairs
 from nestruct.population.watch import Watch
 from nestruct.structures import nan_rows
-from nestruct.structures.base import check_count
+from nestruct.structures.base import check_count, check_positive
 from nestruct.structures.solvers import solver_seconds
 
 log = logging.getLogger("nestruct")
@@ -424,8 +424,7 @@ def _check_options(nes: NES) -> None:
             raise InputError(
                 f"{owner}: {name} must be one of {allowed}, got {getattr(nes, name)!r}."
             )
-    if not 0 < nes.sigma < float("inf"):
-        raise InputError(f"{owner}: sigma must be positive, got {nes.sigma!r}.")
+    check_positive(owner, "sigma", nes.sigma)
     counts = ("population_size", "num_samples", "pair_batch_size", "chunk_size", "memory_budget")
     for name in counts:
         value = getattr(nes, name)
