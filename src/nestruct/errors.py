@@ -7,3 +7,8 @@ class NestructError(Exception):
 
 class InputError(NestructError, ValueError):
     """Something handed to nestruct cannot be used; the message says what, where and what to do."""
+
+
+def first_line(error: Exception) -> str:
+    """The first line of what an error says, for a log; its type where it says nothing."""
+    return next(iter(str(error).splitlines()), type(error).__name__)

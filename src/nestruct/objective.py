@@ -13,6 +13,7 @@ from torch import Tensor
 
 from nestruct.errors import InputError
 from nestruct.structures import Countable, Gibbs, Structure
+from nestruct.structures.base import SizedStructure
 from nestruct.structures.dependency_tree import DependencyTree
 
 # (structure, scores [batch, *parts], z or None, lengths or None) -> [batch]
@@ -51,7 +52,8 @@ def gibbs_divergence(
             f"divergence 'gibbs' needs a structure with a tractable Gibbs law; {structure!r} has "
             "none. Use 'gumbel' or 'none'."
         )
-    return _log_count(structure, scores, lengths) - structure.entropy(scores, lengths)
+    each = _log_count(structure, scores, lengths) - structure.entropy(scores, lengths)
+    return each.flatten(1).sum(1) if each.dim() > 1 else each  # of several structures per example
 
 
 def appendix_divergence(
@@ -68,7 +70,10 @@ def appendix_divergence(
     if z is None:
         z = structure.argmax(scores, lengths)
     score = torch.where(z > 0, z * scores, 0.0).flatten(1 - scores.dim()).sum(-1)
-    return score + _log_count(structure, scores, lengths)
+    per_example = 1
+    if isinstance(structure, SizedStructure):
+        per_example = scores.shape[1 : scores.dim() - len(structure.part_shape)].numel()
+    return score + per_example * _log_count(structure, scores, lengths)
 
 
 def no_divergence(

@@ -114,6 +114,16 @@ def test_models_that_are_not_vmapped():
     assert report.cosine > 0.5
 
 
+def test_running_statistics_are_left_as_they_were():
+    model = small()  # its structures are listed
+    model.encoder.insert(1, torch.nn.BatchNorm1d(3).double())
+    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    estimator = NES(sigma=0.3, population_size=20, shaping="none", mode="vmap")
+    assert check(model, estimator, num_trials=60, num_reference=300).passed
+    for name, buffer in model.named_buffers():
+        assert torch.equal(buffer, before[name])
+
+
 def test_grads_are_left_as_they_were():
     model = small()
     for p in model.parameters():

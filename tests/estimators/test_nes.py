@@ -319,6 +319,66 @@ def test_layers_that_cannot_be_vmapped_are_looped(caplog):
     cosine = nn.functional.cosine_similarity(opaque.theta.grad, opaque.theta, dim=0)
     assert cosine > 0.9
 
+    class Refusing(Opaque):
+        """It does not even say why."""
+
+        def loss(self, batch, noise):
+            if torch._C._functorch.is_batchedtensor(self.theta):
+                raise NotImplementedError
+            return super().loss(batch, noise)
+
+    NES(sigma=0.1, population_size=8).backward(Refusing(), X, seed=0)
+    assert "it cannot be vmapped: NotImplementedError" in caplog.text
+
+
+@pytest.mark.parametrize("minibatch", ["shared", "per_pair"])
+def test_a_recurrent_model_may_evaluate_its_population_itself(minibatch, caplog):
+    class Recurrent(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.LSTM(3, 4, batch_first=True).double()
+
+        def loss(self, batch, noise):
+            return self.layer(batch.view(-1, 2, 3))[0].sum((1, 2))
+
+        def population_losses(self, population, batch, noise):
+            members = population.parameters()
+            each = [{k: v[i] for k, v in members.items()} for i in range(population.num_members)]
+            call = torch.func.functional_call
+            return torch.stack([call(self, one, (batch, noise)) for one in each])
+
+        forward = loss
+
+    caplog.set_level(logging.INFO, logger="nestruct")
+    options = {"sigma": 0.1, "population_size": 8, "minibatch": minibatch}
+    found = []
+    for mode in ("auto", "loop"):
+        torch.manual_seed(0)
+        model = Recurrent()
+        NES(mode=mode, **options).backward(model, X, seed=0)
+        found.append(gradient(model))
+    torch.testing.assert_close(*found)
+    expected = "by its own population_losses" if minibatch == "shared" else "loop (it has recurrent"
+    assert expected in caplog.text
+
+
+def test_chunks_of_pairs_that_share_a_batch_are_larger():
+    """A member sees its pair's examples only, and takes no more memory than they do."""
+    model, batch = vae(nestruct.SpanningTree(4)), bits(640, 6)
+    chunks = []
+    for options in ({}, {"minibatch": "per_pair", "pair_batch_size": 4}):
+        nes = NES(sigma=0.1, population_size=2000, memory_budget=4 << 20, mode="vmap", **options)
+        nes.backward(model, batch, seed=0)
+        chunks.append(nes.state_dict()["chunk"])
+    assert chunks[1] > 5 * chunks[0]
+
+
+def test_generators_of_other_devices_are_left_alone(monkeypatch):
+    """torch warns where all GPUs of a machine are asked for their state."""
+    model = vae()
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    NES(sigma=0.1, population_size=8).backward(model, X, seed=0)
+
 
 def test_chunks_are_halved_when_memory_runs_out(caplog):
     class Hungry(nestruct.StructuredVAE):
@@ -384,6 +444,7 @@ BAD_OPTIONS = [
     ({"mirrored": False, "gumbel": "per_pair"}, "needs pairs"),
     ({"sigma": 0}, "sigma must be positive"),
     ({"sigma": float("nan")}, "sigma must be positive"),
+    ({"sigma": "0.1"}, "sigma must be positive, got '0.1'"),
     ({"population_size": 0}, "whole number of at least 1"),
     ({"shaping": "rank"}, "shaping must be one of"),
     ({"chunk_size": 3}, "chunk_size must be even"),
@@ -405,6 +466,10 @@ def test_other_mistakes():
         NES(sigma=0.1, population_size=8, minibatch="per_pair", pair_batch_size=9).backward(
             vae(), X, seed=0
         )
+    with pytest.raises(InputError, match="NES: the batch has no examples"):
+        NES(sigma=0.1, population_size=8).backward(vae(), X[:0], seed=0)
+    with pytest.raises(InputError, match=r"must share their first axis, got sizes \[8, 7\]"):
+        NES(sigma=0.1, population_size=8).backward(vae(), (X, X[1:]), seed=0)
     with pytest.raises(TypeError):
         NES(0.1, 8)
 

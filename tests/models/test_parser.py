@@ -40,6 +40,18 @@ def test_population_is_the_plain_loop(batch, structure, divergence, public_code)
     assert len(together.mean(1).unique()) > 3  # members differ
 
 
+@pytest.mark.parametrize("captured", [False, True])
+@pytest.mark.parametrize("structure", ["projective", "non-projective"])
+def test_the_ways_of_a_gpu_are_the_plain_loop(batch, structure, captured, monkeypatch):
+    """Words are not counted there, and cases not inside of a captured graph."""
+    model = make(objective="vae", structure=structure)
+    population = perturbed(model)
+    expected = losses(model, population, batch, "loop")
+    monkeypatch.setattr(parser_population, "_is_on_cpu", lambda tensor: False)
+    monkeypatch.setattr(parser_population, "is_capturing", lambda tensor: captured)
+    torch.testing.assert_close(losses(model, population, batch, "vmap"), expected)
+
+
 def test_population_with_draws_of_its_own(batch):
     model = make(objective="vae")
     population = perturbed(model, mirrored=False)
@@ -67,6 +79,18 @@ def test_a_model_of_ones_own_is_evaluated_as_it_is(batch):
     once = losses(model, population, batch, "vmap")
     model.__class__ = Twice
     torch.testing.assert_close(losses(model, population, batch, "vmap"), 2 * once)
+
+
+def test_a_divergence_of_ones_own_counts_in_a_population(batch):
+    class Own(ParserVAE):
+        def divergence(self, scores, batch):
+            return scores.square().sum((-1, -2)) / batch.lengths
+
+    model = make(objective="vae")
+    model.__class__ = Own
+    population = perturbed(model)
+    together = losses(model, population, batch, "vmap")
+    torch.testing.assert_close(together, losses(model, population, batch, "loop"))
 
 
 def test_population_with_a_decoder_each(batch):

@@ -1,7 +1,10 @@
 """The model seam and the VAE: losses by hand, shapes, options, exact savings."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
+from parsers import perturbed
 from torch import nn
 from toys import bits, vae
 
@@ -65,6 +68,51 @@ def test_infer_and_sample():
     assert not torch.equal(samples[0], samples[1])
     assert torch.equal(samples[:2], model.sample(X, 2, NOISE))
     assert not samples.requires_grad
+
+
+def several(**options):
+    """Three categories behind each example."""
+    model = vae(nestruct.Categorical(4), **options)
+    model.encoder = nn.Sequential(nn.Linear(6, 12), nn.Unflatten(1, (3, 4))).double()
+    model.decoder = nn.Sequential(nn.Flatten(-2), nn.Linear(12, 6)).double()
+    return model
+
+
+@pytest.mark.parametrize("batch", [X, X[:3]])  # as many examples as categories too
+@pytest.mark.parametrize("divergence", nestruct.objective.DIVERGENCES)
+def test_several_structures_per_example(divergence, batch):
+    """Their divergences add up."""
+    model = several(divergence=divergence)
+    scores = model.encode(batch)
+    z = model.sample(batch, 1, NOISE)[0]
+    kl = nestruct.objective.DIVERGENCES[divergence]
+    each = [kl(model.structure, scores[:, k], z[:, k], None) for k in range(3)]
+    expected = torch.stack(each).sum(0) - model.decode(batch, z)
+    torch.testing.assert_close(model.loss_at(batch, scores, z), expected)
+    for mode in ("vmap", "loop"):
+        nestruct.NES(sigma=0.1, population_size=4, mode=mode).backward(model, batch, seed=0)
+
+
+def test_the_exact_gradient_is_that_of_one_structure_per_example():
+    model = several(divergence="gibbs")
+    with pytest.raises(InputError, match="needs one structure per example"):
+        nestruct.Enumeration().backward(model, X)
+    nes = nestruct.NES(sigma=0.3, population_size=20, shaping="none", mode="vmap")
+    options = {"num_trials": 100, "num_reference": 4000, "compare_laws": False}
+    assert nestruct.check_gradient(model, nes, X[:2], **options).passed
+
+
+@pytest.mark.parametrize("examples", [1, 7])
+def test_a_divergence_of_ones_own_counts_in_a_population(examples):
+    class Own(nestruct.StructuredVAE):
+        def divergence(self, scores, batch):
+            return scores.square().sum(-1) * batch.mean(1)
+
+    plain = vae()
+    model = Own(plain.encoder, plain.decoder, plain.structure)
+    population = perturbed(model)
+    found = [evaluate(model, population, X[:examples], NOISE, mode=m) for m in ("vmap", "loop")]
+    torch.testing.assert_close(*found)
 
 
 def test_the_loss_bound_holds_in_training_only():
@@ -139,6 +187,12 @@ def test_mistakes_are_refused():
         vae(divergence="kl")
     with pytest.raises(InputError, match="loss_bound must be positive"):
         vae(loss_bound=0)
+    for structure in ("tree", nestruct.Categorical, lambda scores: scores > 0):
+        with pytest.raises(InputError, match=r"structure must be one of nestruct's.*BlackBox"):
+            nestruct.StructuredVAE(nn.Identity(), nn.Identity(), structure)
+    for batch in ({"y": X}, SimpleNamespace(y=X)):
+        with pytest.raises(InputError, match=f"this {type(batch).__name__} has none"):
+            vae().decode(batch, torch.eye(4).double())
     with pytest.raises(NotImplementedError, match="must define encode"):
         nestruct.StructuredModel().loss(X, NOISE)
 

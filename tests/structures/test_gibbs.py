@@ -250,6 +250,14 @@ def test_sampling_respects_lengths():
     assert chi_square(count_members(case.members(2), draws), chances) > 1e-3
 
 
+@pytest.mark.parametrize("single_root", [True, False])
+def test_a_sentence_of_no_words_has_one_sample(single_root):
+    structure = nestruct.NonProjectiveTree(single_root)
+    for scores in (torch.zeros(2, 1, 1), torch.full((1, 1), torch.nan)):
+        draws = structure.sample(scores, torch.Generator())
+        assert torch.equal(draws, torch.zeros_like(scores))
+
+
 @pytest.mark.parametrize("case", SAMPLE_CASES, ids=repr)
 def test_samples_are_reproducible_and_checked(case):
     scores = gaussian(case, 3, 2)

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from nestruct.errors import InputError
-from nestruct.estimators.base import Stateless, StepReport
+from nestruct.estimators.base import Stateless, StepReport, check_examples
 from nestruct.models import StructuredModel, hard_structures
 from nestruct.noise import Noise
 from nestruct.population import Layout
@@ -31,6 +31,12 @@ class Backpropagation(Stateless):
     graph: Literal["auto", "on", "off"]
     _graphed: GraphedStep | None = None
     _watching: Watch | None = None
+
+    def __post_init__(self) -> None:
+        if self.graph not in ("auto", "on", "off"):
+            raise InputError(
+                f"{type(self).__name__}: graph must be 'auto', 'on' or 'off', got {self.graph!r}."
+            )
 
     def surrogate(self, model: StructuredModel, batch: Any, noise: Noise) -> tuple[Tensor, Tensor]:
         """A scalar whose derivative is the estimate, and the losses behind it.
@@ -59,13 +65,14 @@ class Backpropagation(Stateless):
         self, model: StructuredModel, batch: Any, *, seed: int = 0, step: int = 0
     ) -> StepReport:
         """Sets ``.grad`` of every parameter that requires one, the estimator's own included."""
+        check_examples(type(self).__name__, batch)
         self.prepare(model, batch, seed=seed)
         self._watch().raise_if_all_failed()
         layout = Layout(model, None)
         parameters = [*layout.parameters.values(), *self.parameters()]
 
         def one_step(batch: Any, counter: int | Tensor) -> tuple[list[Tensor], dict[str, Tensor]]:
-            with nan_rows():
+            with nan_rows(), torch.enable_grad():
                 value, losses = self.surrogate(model, batch, Noise(seed=seed, step=counter))
             gradients = torch.autograd.grad(value, parameters, materialize_grads=True)
             losses = losses.detach()

@@ -5,6 +5,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from nestruct.data import batch_size
+from nestruct.errors import InputError
+
 
 @dataclass(frozen=True)
 class StepReport:
@@ -40,3 +43,9 @@ class Stateless:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Takes back what `state_dict` gave."""
+
+
+def check_examples(owner: str, batch: Any) -> None:
+    """Raises unless a batch is one, and has examples."""
+    if batch_size(batch) == 0:
+        raise InputError(f"{owner}: the batch has no examples; give it at least one.")

@@ -95,6 +95,7 @@ def check_gradient(
         )
     parameters = _parameters(model, estimator)
     saved = [p.grad for p in parameters]
+    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
     truth, truth_error = _smoothed_gradient(model, batch, parameters, sigma, num_reference, seed)
     estimates = _trials(model, estimator, batch, parameters, num_trials, seed)
     laws = {}
@@ -105,6 +106,8 @@ def check_gradient(
             laws[law] = float(runs.var(0).sum())
     for parameter, gradient in zip(parameters, saved, strict=True):
         parameter.grad = gradient
+    for buffer, value in buffers:
+        buffer.copy_(value)
     return _judge(estimates, truth, truth_error, _is_scaled(estimator), laws)
 
 
@@ -195,7 +198,7 @@ def _smoothed_gradient(
     generator = torch.Generator().manual_seed(seed + 1)
     sizes = [p.numel() for p in parameters]
     device, dtype = parameters[0].device, parameters[0].dtype
-    listed = _is_listed(model)
+    listed = _is_listed(model, batch)
     wrapped = _MeanLoss(model, listed)
 
     def loss(flat: Tensor, number: Tensor) -> Tensor:
@@ -215,7 +218,7 @@ def _smoothed_gradient(
 
     def slopes(drawn: Tensor, numbers: Tensor) -> Tensor:
         # The expected loss has a derivative of its own: its mean has far less variance.
-        both = [torch.func.vmap(torch.func.grad(loss))(s * drawn, numbers) for s in (1.0, -1.0)]
+        both = [many(torch.func.grad(loss))(sign * drawn, numbers) for sign in (1.0, -1.0)]
         return (both[0] + both[1]) / (2 * sigma)
 
     def many(function: Any) -> Any:
@@ -257,11 +260,14 @@ class _MeanLoss(nn.Module):
         return self.model.loss(batch, noise).mean()  # type: ignore[operator]
 
 
-def _is_listed(model: nn.Module) -> bool:
+@torch.no_grad()
+def _is_listed(model: nn.Module, batch: Any) -> bool:
     # A model that overrides loss is taken at its word: only its loss counts.
     if not isinstance(model, StructuredModel) or type(model).loss is not StructuredModel.loss:
         return False
     structure = model.structure
     if not isinstance(structure, Categorical | KSubset | SpanningTree):
         return False
-    return float(structure.log_count().exp()) <= _MAX_LISTED
+    if float(structure.log_count().exp()) > _MAX_LISTED:
+        return False
+    return model.encode(batch).dim() == 2  # one structure per example

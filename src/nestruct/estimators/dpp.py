@@ -50,6 +50,7 @@ class DPP(Backpropagation):
     graph: Literal["auto", "on", "off"] = "auto"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_temperature("DPP", self.temperature)
         check_count("DPP", "num_samples", self.num_samples, 1)
 

@@ -50,6 +50,11 @@ def exact_loss(
     if members is None:
         members = structure.enumerate(size).to(scores)
     axes = members.dim() - 1
+    if scores.dim() != 1 + axes:
+        raise InputError(
+            f"The exact gradient needs one structure per example: scores of {structure!r} with "
+            f"{1 + axes} axes, not of shape {tuple(scores.shape)}."
+        )
     if law == "gibbs":
         if not isinstance(structure, Gibbs):
             raise InputError(f"{structure!r} has no tractable Gibbs law; use 'perturb_and_map'.")
@@ -77,6 +82,7 @@ class Enumeration(Backpropagation):
     _known: tuple[Any, Tensor] | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.law not in LAWS:
             raise InputError(f"Enumeration: law must be one of {LAWS}, got {self.law!r}.")
 

@@ -16,20 +16,20 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from nestruct.data import batch_size
-from nestruct.errors import InputError
-from nestruct.estimators.base import StepReport
+from nestruct.data import batch_size, select_rows
+from nestruct.errors import InputError, first_line
+from nestruct.estimators.base import StepReport, check_examples
 from nestruct.estimators.shaping import pair_weights
 from nestruct.noise import Noise
 from nestruct.population import Layout, Population, budget, evaluate, needs_loop
 from nestruct.population.directions import fill_directions
-from nestruct.population.evaluate import fixed_dropout, has_dropout, is_training
+from nestruct.population.evaluate import CannotVmapError, fixed_dropout, has_dropout, is_training
 from nestruct.population.graph import GraphedStep
 from nestruct.population.population import Filter
 from nestruct.population.shard import add_over_ranks, my_pairs
 from nestruct.population.watch import Watch
 from nestruct.structures import nan_rows
-from nestruct.structures.base import check_count
+from nestruct.structures.base import check_count, check_positive
 from nestruct.structures.solvers import solver_seconds
 
 log = logging.getLogger("nestruct")
@@ -142,6 +142,7 @@ class NES:
                 f"{type(self).__name__} needs a model with loss(batch, noise) -> [batch]; "
                 f"{type(model).__name__} has none."
             )
+        check_examples(type(self).__name__, batch)
         self._watch.raise_if_all_failed()
         modules = list(model.modules())
         layout = Layout(model, self.parameters)
@@ -350,7 +351,9 @@ class NES:
             if hasattr(model, "member_bytes") and self.minibatch == "shared":
                 activations = model.member_bytes(batch)  # type: ignore[operator]
             if activations is None:
-                activations = budget.activation_bytes(model, batch, noise)
+                rows = self._pair_rows(batch, noise, layout.device)
+                seen = batch if rows is None else select_rows(batch, rows[0])
+                activations = budget.activation_bytes(model, seen, noise)
             chunk = budget.pairs_within(room, layout.size, element, activations, self.mirrored)
         chunk = min(chunk, self.num_pairs)
         keep = budget.keeps_directions(room, self.num_pairs, layout.size, element)
@@ -364,9 +367,8 @@ class NES:
     def _choose_mode(
         self, model: nn.Module, layout: Layout, batch: Any, noise: Noise, plan: _Plan
     ) -> tuple[str, str]:
-        if needs_loop(model):
-            return "loop", "it has recurrent layers that cannot be vmapped"
-        if layout.device.type != "cpu":
+        recurrent = needs_loop(model)
+        if layout.device.type != "cpu" and not recurrent:
             return "vmap", "on an accelerator"
         pairs = min(4, plan.chunk)
         flat = torch.empty(pairs, layout.size, dtype=layout.dtype, device=layout.device)
@@ -381,12 +383,16 @@ class NES:
                     start = time.perf_counter()
                     self._evaluate(model, layout, flat, 0, batch, noise, rows, trial, losses)
                     spent[mode] = time.perf_counter() - start
+            except CannotVmapError:
+                return "loop", "it has recurrent layers that cannot be vmapped"
             except InputError:
                 raise
             except Exception as error:
                 if mode == "loop":
                     raise
-                return "loop", f"it cannot be vmapped: {str(error).splitlines()[0]}"
+                return "loop", f"it cannot be vmapped: {first_line(error)}"
+            if recurrent:
+                return "vmap", "by its own population_losses"
         # Near a tie always the same: a run repeated on the same machine then does the same.
         mode = "loop" if spent["loop"] < _CLEARLY_FASTER * spent["vmap"] else "vmap"
         times = ", ".join(f"{name} {1e3 * s / pairs:.1f} ms" for name, s in spent.items())
@@ -418,8 +424,7 @@ def _check_options(nes: NES) -> None:
             raise InputError(
                 f"{owner}: {name} must be one of {allowed}, got {getattr(nes, name)!r}."
             )
-    if not 0 < nes.sigma < float("inf"):
-        raise InputError(f"{owner}: sigma must be positive, got {nes.sigma!r}.")
+    check_positive(owner, "sigma", nes.sigma)
     counts = ("population_size", "num_samples", "pair_batch_size", "chunk_size", "memory_budget")
     for name in counts:
         value = getattr(nes, name)

@@ -75,6 +75,7 @@ class Reinforce(Backpropagation):
     )
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         owner = type(self).__name__
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:

@@ -20,7 +20,7 @@ from nestruct.errors import InputError
 from nestruct.estimators.backpropagation import Backpropagation, masked_mean
 from nestruct.models import StructuredModel
 from nestruct.noise import Noise
-from nestruct.structures.base import check_count
+from nestruct.structures.base import check_count, check_positive
 
 
 @dataclass(kw_only=True, eq=False)
@@ -54,9 +54,9 @@ class ScoreNES(Backpropagation):
     graph: Literal["auto", "on", "off"] = "auto"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_count("ScoreNES", "num_pairs", self.num_pairs, 1)
-        if not 0 < self.sigma < float("inf"):
-            raise InputError(f"ScoreNES: sigma must be positive, got {self.sigma!r}.")
+        check_positive("ScoreNES", "sigma", self.sigma)
         if self.gumbel not in ("per_pair", "none"):
             raise InputError(f"ScoreNES: gumbel must be 'per_pair' or 'none', got {self.gumbel!r}.")
 

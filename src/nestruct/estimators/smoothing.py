@@ -12,11 +12,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from nestruct.errors import InputError
 from nestruct.noise import Noise
 from nestruct.population import Layout, Population, evaluate, needs_loop
 from nestruct.population.directions import fill_directions
-from nestruct.structures.base import check_count
+from nestruct.structures.base import check_count, check_positive
 
 
 @dataclass(frozen=True)
@@ -63,8 +62,7 @@ def smoothing_gap(
         >>> abs(found.gap - 3 * 0.1**2) < 4 * found.error
         True
     """
-    if not 0 < sigma < float("inf"):
-        raise InputError(f"smoothing_gap: sigma must be positive, got {sigma!r}.")
+    check_positive("smoothing_gap", "sigma", sigma)
     pairs = check_count("smoothing_gap", "num_perturbations", num_perturbations, 4) // 2
     step = max(1, check_count("smoothing_gap", "chunk_size", chunk_size, 2) // 2)
     layout, noise = Layout(model, None), Noise(seed=seed)

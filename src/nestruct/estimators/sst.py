@@ -16,7 +16,7 @@ from nestruct.estimators.backpropagation import Backpropagation
 from nestruct.models import StructuredModel
 from nestruct.noise import Noise
 from nestruct.structures import Relaxable
-from nestruct.structures.base import check_count
+from nestruct.structures.base import check_count, check_positive
 
 
 @dataclass(kw_only=True, eq=False)
@@ -49,9 +49,9 @@ class SST(Backpropagation):
     graph: Literal["auto", "on", "off"] = "auto"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name in ("temperature", "min_temperature"):
-            if not 0 < getattr(self, name) < float("inf"):
-                raise InputError(f"SST: {name} must be positive, got {getattr(self, name)!r}.")
+            check_positive("SST", name, getattr(self, name))
         if not 0 <= self.anneal_rate < float("inf"):
             raise InputError(f"SST: anneal_rate must not be negative, got {self.anneal_rate!r}.")
         check_count("SST", "anneal_interval", self.anneal_interval, 1)

@@ -21,7 +21,7 @@ from nestruct.estimators.backpropagation import Backpropagation, masked_mean
 from nestruct.models import StructuredModel
 from nestruct.noise import Noise
 from nestruct.structures import Gibbs
-from nestruct.structures.base import check_count
+from nestruct.structures.base import check_count, check_positive
 
 
 @dataclass(kw_only=True, eq=False)
@@ -61,10 +61,10 @@ class StructureNES(Backpropagation):
     graph: Literal["auto", "on", "off"] = "auto"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_count("StructureNES", "num_samples", self.num_samples, 2)
         check_count("StructureNES", "num_covariance", self.num_covariance, 0)
-        if not 0 < self.ridge < float("inf"):
-            raise InputError(f"StructureNES: ridge must be positive, got {self.ridge!r}.")
+        check_positive("StructureNES", "ridge", self.ridge)
         if self.covariance not in ("sampled", "gibbs"):
             raise InputError(
                 f"StructureNES: covariance must be 'sampled' or 'gibbs', got {self.covariance!r}."

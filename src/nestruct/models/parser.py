@@ -15,7 +15,7 @@ from nestruct.data import Sentences, Vocabulary
 from nestruct.errors import InputError
 from nestruct.models.dependency import ArcParser, TreeLanguageModel
 from nestruct.models.parser_population import case_log_likelihood, heads_of, population_losses
-from nestruct.models.structured import StructuredModel, are_hard
+from nestruct.models.structured import StructuredModel, are_hard, overrides_nothing
 from nestruct.noise import Noise
 from nestruct.objective import DIVERGENCES
 from nestruct.structures import NonProjectiveTree, ProjectiveTree
@@ -263,8 +263,7 @@ class ParserVAE(StructuredModel):
 
     def _has_savings(self) -> bool:
         """Whether this is exactly the model that the savings are derived for, decoder frozen."""
-        methods = ("encode", "decode", "loss", "loss_at", "lengths", "_perturb", "_features")
-        if any(getattr(type(self), m) is not getattr(ParserVAE, m) for m in methods):
+        if not overrides_nothing(self, ParserVAE, "_features", "_vectors"):
             return False
         frozen = not any(p.requires_grad for p in (*self.decoder.parameters(), self.vectors))
         return self.objective == "vae" and frozen and self.kl != "paper-appendix"

@@ -93,12 +93,12 @@ def score_arcs_plain(head: Tensor, dependent: Tensor, weight: Tensor, lengths: T
     head, dependent = head.transpose(1, 2), dependent.transpose(1, 2)
     size = max(1, MAX_GRID // (head[0].numel() * head.shape[2]))
     blocks = zip(head.split(size), dependent.split(size), weight.split(size), strict=True)
-    return torch.cat(
-        [
-            ((h[:, :, :, None] + d[:, :, None]).tanh_() @ w[:, None, None, :, None])[..., 0]
-            for h, d, w in blocks
-        ]
-    )
+    scores = []
+    for h, d, w in blocks:
+        grid = (h[:, :, :, None] + d[:, :, None]).tanh_()
+        # One product per member: with broadcasting there would be one per head.
+        scores.append((grid.flatten(1, 3) @ w[:, :, None]).view(grid.shape[:-1]))
+    return torch.cat(scores)
 
 
 def _is_plain(tensor: Tensor) -> bool:

@@ -101,8 +101,8 @@ def case_log_likelihood(
     later = batch.is_word & (heads > place)
     keys = keys.scatter_add(-1, heads, torch.where(later, codes[1], 0))
     keys = keys[:, sentence, at] + base  # [members, words]
-    _, case = torch.unique(keys.flatten(), return_inverse=True)
-    count = int(case.max()) + 1 if len(case) else 0
+    distinct, case = torch.unique(keys.flatten(), return_inverse=True)
+    count = len(distinct)
     first = torch.empty(count, dtype=torch.long, device=device)
     first[case] = torch.arange(len(case), device=device)
     values = current.new_empty(count)
@@ -133,7 +133,7 @@ class _Members:
         examples, tokens = batch.words.shape
         weight = self.parser.words.weight
         self.like = weight.new_empty(examples, tokens, tokens)
-        self.on_cpu = weight.device.type == "cpu"
+        self.on_cpu = _is_on_cpu(weight)
         # Distinct words: counting them needs the host, so on a GPU every place is one.
         flat = batch.words.flatten()
         if self.on_cpu:
@@ -263,3 +263,7 @@ class _Members:
         shared = self.parser.get_parameter(name).detach()
         count = (pairs.stop - pairs.start) * (2 if population.mirrored else 1)
         return shared.expand(count, *shared.shape)
+
+
+def _is_on_cpu(tensor: Tensor) -> bool:
+    return tensor.device.type == "cpu"

@@ -18,7 +18,7 @@ from nestruct.models.structured import StructuredModel, are_hard, hard_structure
 from nestruct.noise import Noise
 from nestruct.objective import DIVERGENCES
 from nestruct.structures import KSubset, SpanningTree
-from nestruct.structures.base import check_count
+from nestruct.structures.base import check_count, check_positive
 
 _STRUCTURES = ("spanning-tree", "k-subset")
 
@@ -99,8 +99,7 @@ class RelationalVAE(StructuredModel):
             )
         positive = {"variance": variance, "score_scale": score_scale, "kl_weight": kl_weight}
         for name, value in positive.items():
-            if not 0 < value < float("inf"):
-                raise InputError(f"RelationalVAE: {name} must be positive, got {value!r}.")
+            check_positive(owner, name, value)
         if not 0 <= pull < 1:
             raise InputError(f"RelationalVAE: pull must be from 0 to below 1, got {pull!r}.")
         if pull and hidden_size < 4:

@@ -86,8 +86,8 @@ class StructuredModel(nn.Module):
         """``[num_samples, batch, *parts]``: perturb-and-MAP samples; another noise, other draws."""
         noise = Noise(seed=0) if noise is None else noise
         scores = self.encode(batch)
-        streams = [noise.replace(stream=stream) for stream in range(num_samples)]
-        return torch.stack([self._perturb(batch, scores, stream) for stream in streams])
+        streams = torch.arange(num_samples, device=scores.device)[:, None]
+        return self._perturb(batch, scores, noise.replace(stream=streams))
 
     @torch.no_grad()
     def metrics(self, batch: Any, noise: Noise) -> dict[str, Tensor]:
@@ -153,6 +153,11 @@ class StructuredVAE(StructuredModel):
             raise InputError(f"likelihood must be one of {list(LIKELIHOODS)}, got {likelihood!r}.")
         if isinstance(divergence, str) and divergence not in DIVERGENCES:
             raise InputError(f"divergence must be one of {list(DIVERGENCES)}, got {divergence!r}.")
+        if not isinstance(structure, Structure):
+            raise InputError(
+                f"structure must be one of nestruct's, got {structure!r}; a solver of your own "
+                "goes into BlackBox, or into a subclass of Structure."
+            )
         if loss_bound is not None and not loss_bound > 0:
             raise InputError(f"loss_bound must be positive, got {loss_bound!r}.")
         self.encoder = encoder
@@ -241,8 +246,7 @@ class StructuredVAE(StructuredModel):
 
     def _has_savings(self, batch: Any) -> bool:
         """Whether this is exactly the model that the savings are derived for."""
-        methods = ("encode", "decode", "loss", "loss_at", "lengths", "_perturb", "_log_likelihood")
-        if any(getattr(type(self), m) is not getattr(StructuredVAE, m) for m in methods):
+        if not overrides_nothing(self, StructuredVAE, "_log_likelihood"):
             return False
         if self.kl == "paper-appendix" or callable(self.kl) or callable(self.likelihood):
             return False
@@ -271,13 +275,23 @@ _SAVED_LAYERS = {
 }
 
 
+def overrides_nothing(model: StructuredModel, kind: type[StructuredModel], *more: str) -> bool:
+    """Whether a model's loss is that of a class: a subclass overrides no method behind it."""
+    methods = ("encode", "decode", "divergence", "loss", "loss_at", "lengths", "_perturb", *more)
+    return all(getattr(type(model), name) is getattr(kind, name) for name in methods)
+
+
 def observed(batch: Any) -> Tensor:
     """What a VAE reconstructs: the batch, its first entry, or its entry ``x``."""
     if isinstance(batch, Tensor):
         return batch
-    if isinstance(batch, dict):
-        return batch["x"]
-    return batch[0] if isinstance(batch, tuple | list) else batch.x
+    x = batch[0] if isinstance(batch, tuple | list) else _entry(batch, "x")
+    if x is None:
+        raise InputError(
+            "A VAE reconstructs the batch itself, its first entry (tuple) or its entry x, and this "
+            f"{type(batch).__name__} has none."
+        )
+    return x
 
 
 def true_structures(batch: Any, like: Tensor) -> Tensor | None:

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from nestruct.noise import Noise
+from nestruct.population.evaluate import forked_generators
 from nestruct.structures import nan_rows
 
 
@@ -40,7 +41,7 @@ def activation_bytes(model: nn.Module, batch: Any, noise: Noise) -> int:
     counter = _Counter()
     copies = {name: buffer.clone() for name, buffer in model.named_buffers()}
     try:
-        with torch.no_grad(), nan_rows(), torch.random.fork_rng(), counter:
+        with torch.no_grad(), nan_rows(), forked_generators(model), counter:
             model.loss(batch, noise)  # type: ignore[operator]
     finally:
         for name, buffer in model.named_buffers():

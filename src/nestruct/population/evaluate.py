@@ -15,6 +15,10 @@ from nestruct.population.population import Population
 from nestruct.structures import nan_rows
 
 
+class CannotVmapError(InputError):
+    """A model holds a layer that cannot be vmapped, and no ``population_losses`` of its own."""
+
+
 class _Loss(nn.Module):
     """Gives `torch.func.functional_call`, which calls ``forward``, a model's ``loss``."""
 
@@ -57,7 +61,7 @@ def evaluate(
             if losses is not None:
                 return losses
         if mode == "vmap" and needs_loop(model):
-            raise InputError("nn.LSTM, nn.GRU and nn.RNN cannot be vmapped: say mode='loop'.")
+            raise CannotVmapError("nn.LSTM, nn.GRU and nn.RNN cannot be vmapped: say mode='loop'.")
         run = _vmapped if mode == "vmap" else _looped
         return run(
             _member_loss(model, batch, streams), model, population, noise, member_noise, rows
@@ -180,9 +184,16 @@ def fixed_dropout(model: nn.Module, noise: Noise):
     if not is_training(model) or isinstance(noise.step, Tensor):
         yield
         return
-    with torch.random.fork_rng():
+    with forked_generators(model):
         torch.manual_seed(derive_seed(noise.seed, noise.step))
         yield
+
+
+def forked_generators(model: nn.Module):
+    """A context after which torch's generators, where the model is, stand as they did before."""
+    device = next(model.parameters()).device
+    # Named: else torch starts, and warns of, every GPU of the machine.
+    return torch.random.fork_rng([device] if device.type == "cuda" else [])
 
 
 def _check_losses(losses: Any, examples: int) -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from nestruct.data.batch import map_tensors
-from nestruct.errors import InputError
+from nestruct.errors import InputError, first_line
 
 log = logging.getLogger("nestruct")
 
@@ -93,6 +93,6 @@ class GraphedStep:
         except Exception as error:
             if self.strict:
                 raise
-            log.info("No CUDA graph (%s).", str(error).splitlines()[0])
+            log.info("No CUDA graph (%s).", first_line(error))
             return None
         return graph, static, counter, result

@@ -248,8 +248,18 @@ def check_floating(owner: str, scores: Tensor) -> None:
 
 def check_temperature(owner: str, temperature: float | Tensor) -> None:
     """Raises unless the temperature is positive; a tensor is not looked into."""
-    if not isinstance(temperature, Tensor) and not 0 < temperature < math.inf:
-        raise InputError(f"{owner}: temperature must be positive, got {temperature!r}.")
+    if not isinstance(temperature, Tensor):
+        check_positive(owner, "temperature", temperature)
+
+
+def check_positive(owner: str, name: str, value: float) -> None:
+    """Raises unless ``value`` is a number above 0, and finite."""
+    try:
+        positive = 0 < value < math.inf
+    except TypeError:
+        positive = False
+    if not positive:
+        raise InputError(f"{owner}: {name} must be positive, got {value!r}.")
 
 
 def check_enumerable(owner: str, log_count: float) -> None:

@@ -54,6 +54,8 @@ def sample_arborescences(
     Wilson's random walks draw from the same law, but take time exponential in the scores.
     """
     size, lead = scores.shape[-1], scores.shape[:-2]
+    if size == 1:
+        return torch.zeros_like(scores)
     front = _front_word(scores, lengths) if single_root else None
     stages = [scores if front is None else _swap(scores, front)]
     for word in range(size - 1, 1, -1):
