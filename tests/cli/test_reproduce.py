@@ -1,11 +1,14 @@
 """``nestruct reproduce``: plans, costs, a stop and a continuation, the table at the end."""
 
 import dataclasses
+import json
 import sys
 
 import pytest
 from toys import run_command
 
+from nestruct.cli.queue import Job, cores, run_jobs
+from nestruct.reports.published import published_tables
 from nestruct.training import Recipe, read_recipe
 from nestruct.training.plan import estimate, plan_names, read_plan
 
@@ -13,7 +16,7 @@ from nestruct.training.plan import estimate, plan_names, read_plan
 @pytest.mark.parametrize("name", plan_names())
 @pytest.mark.parametrize("tiny", [False, True])
 def test_every_run_of_every_plan_can_be_trained(name, tiny):
-    plan = read_plan(name)
+    plan = read_plan(name, tiny=tiny)
     before: set[str] = set()
     for entry in plan.entries:
         Recipe.from_tables(read_recipe(entry.recipe, plan.overrides(entry, tiny=tiny)))
@@ -21,6 +24,49 @@ def test_every_run_of_every_plan_can_be_trained(name, tiny):
         assert entry.after is None or entry.after in before
         assert entry.seconds > 0
         before.add(entry.name)
+    for seeds in (None, 1, 4):
+        earlier = set()
+        for entry, seed in plan.runs(seeds):
+            start = plan.start(entry, seed)
+            assert start is None or start in earlier
+            earlier.add((entry.name, seed))
+
+
+def test_table_2_has_every_pair_whole_and_one_start_for_all_its_seeds():
+    plan, (_, table, _) = read_plan("table2"), published_tables()
+    runs = list(plan.runs())
+    assert len(runs) == 6 * (3 + 6 * 3)
+    firsts = [entry.name for entry, _ in runs[:9]]
+    assert all(name.startswith("gl_treegal-gl_ctg-") for name in firsts)  # one pair, then others
+    pairs = {}
+    for entry, seed in runs:
+        options = dict(option.split("=") for option in entry.options)
+        source, target = options["data.source"], options["data.target"]
+        assert entry.name.startswith(f"{source}-{target}-")
+        pairs[target] = source
+        if entry.recipe.startswith("table2"):
+            assert plan.start(entry, seed) == (f"{source}-{target}-decoder", 0)
+    assert pairs == table.sources
+    assert len(list(plan.runs(5))) == 6 * (3 + 6 * 5)  # what all start from is run once
+    recipes = [read_recipe(e.recipe, plan.overrides(e, tiny=False)) for e in plan.entries[:9]]
+    cells = {(r["estimator"]["name"], r["model"].get("structure", "projective")) for r in recipes}
+    rows = {(row.estimator["name"], row.model["structure"]) for row in table.rows}
+    assert rows - cells == {("ScoreNES", "projective")}
+
+
+def test_tiny_runs_on_one_data_set_are_run_once():
+    assert len(read_plan("figure-unstructured").entries) == 9
+    plan = read_plan("figure-unstructured", tiny=True)
+    assert [entry.recipe for entry in plan.entries] == [
+        *("unstructured-nes", "unstructured-unbiased", "unstructured-gsm")
+    ]
+    tiny = read_plan("table2", tiny=True)
+    assert [e.name for e in tiny.entries[:2]] == ["parser", "decoder"]
+    for entry in tiny.entries:
+        data = read_recipe(entry.recipe, tiny.overrides(entry, tiny=True))["data"]
+        assert data["name"] == "grammar"
+        learns_from = "target" if entry.recipe.startswith("table2") else "source"
+        assert data.get("train_on", "source") == learns_from
 
 
 def test_first_seeds_come_first_and_costs_add_up():
@@ -46,7 +92,7 @@ def test_a_stop_a_continuation_and_the_table(tmp_path, capfd, monkeypatch):
     plan = read_plan("figure-bound")
     short = dataclasses.replace(plan, entries=plan.entries[:2])
     module = sys.modules["nestruct.cli.reproduce"]  # the package has the verb by that name
-    monkeypatch.setattr(module, "read_plan", lambda name: short)
+    monkeypatch.setattr(module, "read_plan", lambda name, *, tiny: short)
     words = ["reproduce", "figure-bound", "--tiny", "--run", tmp_path, "--device", "cpu"]
     assert run_command(*words, "--budget", 0.001) == 0
     assert "all is saved; the same command continues" in capfd.readouterr().out
@@ -59,10 +105,70 @@ def test_a_stop_a_continuation_and_the_table(tmp_path, capfd, monkeypatch):
     assert capfd.readouterr().out.count("already done") == 2
 
 
+def test_phases_one_after_the_other_and_the_papers_table(tmp_path, capfd, monkeypatch):
+    plan = read_plan("table2", tiny=True)
+    short = dataclasses.replace(plan, entries=plan.entries[:3])
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    module = sys.modules["nestruct.cli.reproduce"]
+    monkeypatch.setattr(module, "read_plan", lambda name, *, tiny: short)
+    words = ["reproduce", "table2", "--tiny", "--run", tmp_path, "--device", "cpu"]
+    assert run_command(*words, "--seeds", 2) == 0
+    out = capfd.readouterr().out
+    folder = tmp_path / "table2-tiny"
+    runs = {file.parent.name: json.loads(file.read_text()) for file in folder.glob("*/env*.json")}
+    starts = {name: run["command"].partition("--init-from ")[2] for name, run in runs.items()}
+    assert starts == {
+        "parser-s0": "",
+        "decoder-s0": "parser-s0",
+        "parser-non-projective-s0": "parser-s0",
+    }
+    assert {run["threads"] for run in runs.values()} == {1}  # one run for each core
+    heads, _, *rows = [line.split(" | ") for line in out.splitlines() if line.startswith("|")]
+    assert heads[2:] == ["generated, for GL_CTG: paper", "generated, for GL_CTG: tiny |"]
+    rows = {(row[0][2:], row[1]): row[2:] for row in reversed(rows) if len(row) == 4}
+    uas = [
+        float(rows["source only", trees][1].split()[0])
+        for trees in ("projective", "non-projective")
+    ]
+    assert uas[0] > uas[1] > 50  # it was trained with projective trees; all trees here are
+    assert rows["DPP", "projective"] == ["68.72", "not run |"]
+    assert "**Tiny Table 2 (not comparable): a parser adapted" in out
+    assert "these numbers are not comparable" in out
+    assert "**Methods**" not in out  # the page has the rest
+    assert "Methods" in (folder / "page.html").read_text()
+
+
+def test_a_run_that_is_stopped_while_it_loads_did_not_fail(tmp_path):
+    said: list[str] = []
+    job = Job(folder=tmp_path / "run", words=["graph-layout-tiny", "device=cpu"])
+    ended = run_jobs([job], 1, tell=said.append, deadline=0.0)
+    assert (ended.failed, ended.stopped) == (0, True)
+    assert said == [f"{tmp_path / 'run'}: stopped before it began"]
+    assert cores() >= 1
+
+
+@pytest.mark.parametrize("what", ["table2", "table3", "all"])
+def test_without_the_data_nothing_starts(what, tmp_path, capsys, monkeypatch):
+    monkeypatch.delenv("NESTRUCT_DATA", raising=False)
+    monkeypatch.setenv("NESTRUCT_CACHE", str(tmp_path / "cache"))
+    module = sys.modules["nestruct.cli.reproduce"]
+    wanted = ["table2", "table3"]  # of all: not the 70,000 examples of Table 1
+    monkeypatch.setattr(module, "plan_names", lambda: wanted)
+    folder = tmp_path / "runs"
+    assert run_command("reproduce", what, "--run", folder, "--device", "cpu") == 1
+    out = capsys.readouterr()
+    assert "NESTRUCT_DATA is not set" in out.err
+    assert out.err.count("\n") == 1
+    assert out.out == "Reading the data.\n"
+    assert not folder.exists()
+    assert run_command("reproduce", what, "--plan", "--run", folder, "--device", "cpu") == 0
+    assert "should take about" in capsys.readouterr().out or what == "table3"
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["tabel1"], "there are: figure-bound"),
+        (["tabel1"], "there are: table1, table2, table3, figure2, figure-bound"),
         (["table3", "--budget", "0"], "--budget must be positive"),
         (["table3", "--seeds", "0"], "--seeds must be positive"),
     ],

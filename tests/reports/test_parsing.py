@@ -15,7 +15,14 @@ from parsing import as_table_2, small_recipe, small_runs
 from toys import run_command as run
 
 from nestruct import InputError
-from nestruct.reports import find_runs, read_groups, read_run, report_tables, write_page
+from nestruct.reports import (
+    find_runs,
+    paper_tables,
+    read_groups,
+    read_run,
+    report_tables,
+    write_page,
+)
 from nestruct.reports.attachment import ARCS, SENTENCES, by_test_set, compare, labels
 from nestruct.reports.published import published_tables
 from nestruct.reports.tables import Cell, Table, to_csv
@@ -177,6 +184,12 @@ def test_table_2_has_the_papers_numbers_beside_ours_and_says_what_was_not_run(of
     assert nes["GL_CTG: ours"].value == pytest.approx(100 * mean(seeds))
     assert nes["GL_CTG: ours"].text.endswith(" (2)")
     assert (nes["GL_CTG: paper"].text, nes["RU_TAIGA: paper"].text) == ("68.92", "70.52")
+    assert nes["GL_CTG: difference"].value == pytest.approx(100 * mean(seeds) - 68.92)
+    assert (
+        nes["RU_TAIGA: difference"].text
+        == rows["source only", "projective"]["GL_CTG: difference"].text
+        == ""
+    )
     assert nes["GL_TREEGAL: ours"].text == "not run"
     assert rows["NES", "non-projective"]["GL_CTG: ours"].text == "not run"
     for trees, name in (("projective", "parser"), ("non-projective", "parser-non-projective")):
@@ -231,6 +244,21 @@ def test_runs_without_counts_say_so(of_table_2, tmp_path):
     (tmp_path / "nes-lr1e-2" / FILE).unlink()
     rows = as_dicts(tables_of(tmp_path)["Table 2: differences"])
     assert {row["GL_CTG"].text for row in rows} == {"not counted"}
+
+
+def test_tiny_runs_are_in_the_tables_rows_and_marked(trained):
+    groups = read_groups(trained.values())
+    assert not paper_tables(groups)
+    assert not paper_tables(groups, tiny="table3")
+    numbers, differences, *_ = paper_tables(groups, tiny="table2")
+    assert numbers.title.startswith("Tiny Table 2 (not comparable): a parser")
+    assert differences.title == "Tiny Table 2 (not comparable): differences"
+    assert "nothing here can be compared" in numbers.notes[0]
+    rows = {(row["method"].text, row["trees"].text): row for row in as_dicts(numbers)}
+    source = rows["source only", "projective"]["generated, for GL_CTG: tiny"]
+    assert source.value == pytest.approx(100 * on_test(trained["parser"])["uas"])
+    assert rows["DPP", "projective"]["generated, for GL_CTG: paper"].text == "68.72"
+    assert not any("difference" in name for name in rows["DPP", "projective"])
 
 
 def test_only_the_papers_pairs_are_in_its_table(trained, tmp_path):

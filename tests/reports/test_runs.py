@@ -168,6 +168,15 @@ def test_a_group_is_named_by_its_title_and_by_what_differs(tmp_path):
     assert [group.label for group in groups] == ["One", "Two, sigma 0.3", "Two, sigma 0.5"]
 
 
+def test_a_recipe_whose_title_was_mended_is_the_same(tmp_path):
+    folders = [write_run(tmp_path / name, title=name, seed=k) for k, name in enumerate("ab")]
+    (group,) = group_runs([read_run(folder) for folder in folders])
+    assert (group.label, len(group.runs)) == ("a", 2)
+    text = (folders[1] / "config.toml").read_text()
+    (folders[1] / "config.toml").write_text(text.replace('recipe = "tiny"', 'recipe = "other"'))
+    assert len(group_runs([read_run(folder) for folder in folders])) == 2
+
+
 def test_two_groups_never_share_a_label(tmp_path):
     more = "[a]\nx = 1\n"
     for name, config in {

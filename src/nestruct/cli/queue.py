@@ -1,5 +1,6 @@
 """Runs side by side, each a process of its own: resumed where it stood, stopped with the others."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from nestruct.reports import read_run
 from nestruct.wording import number
 
 _PATIENCE = 0.1  # seconds between looks at the processes
+_THREADS = ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS")  # what torch and our solvers go by
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -66,6 +68,12 @@ class Job:
         best = run.value("best", metric)
         return "done" if best is None else f"best validation {metric} {number(best)}"
 
+    def outcome_of_stop(self, status: int) -> str:
+        """How the run ended that was asked to stop: while it loads its parts, in any way."""
+        if status and not (self.folder / "config.toml").exists():
+            return "stopped before it began"
+        return self.outcome(130 if status == -signal.SIGINT else status)
+
 
 class Ended(NamedTuple):
     """How jobs ended: how many failed, and whether they were stopped (Ctrl-C, the deadline)."""
@@ -84,6 +92,8 @@ def run_jobs(
 ) -> Ended:
     """Runs jobs, the first ones first. Those that are stopped are saved.
 
+    Jobs side by side share the machine's cores: each has as many threads as there are for it.
+
     Args:
         jobs: What to run; one that another starts from must be among them, and before it.
         at_once: Jobs at a time.
@@ -93,6 +103,7 @@ def run_jobs(
     """
     waiting, running = list(jobs), dict[Job, subprocess.Popen]()
     good, failed = set[Job](), set[Job]()
+    threads = max(1, cores() // at_once) if at_once > 1 else None
     with ExitStack() as logs:
         try:
             while waiting or running:
@@ -113,7 +124,7 @@ def run_jobs(
                         tell(f"{job.folder}: already done, {job.outcome(0)}")
                     elif len(running) < at_once and (job.after is None or job.after in good):
                         waiting.remove(job)
-                        running[job] = _start(job, logs)
+                        running[job] = _start(job, logs, threads)
                 if deadline is not None and time.monotonic() > deadline:
                     raise KeyboardInterrupt
                 look(list(running))
@@ -122,17 +133,30 @@ def run_jobs(
             for process in running.values():
                 process.send_signal(signal.SIGINT)
             for job, process in running.items():
-                tell(f"{job.folder}: {job.outcome(process.wait())}")
+                tell(f"{job.folder}: {job.outcome_of_stop(process.wait())}")
             return Ended(len(failed), stopped=True)
     return Ended(len(failed), stopped=False)
 
 
-def _start(job: Job, logs: ExitStack) -> subprocess.Popen:
+def cores() -> int:
+    """How many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _start(job: Job, logs: ExitStack, threads: int | None) -> subprocess.Popen:
     job.folder.parent.mkdir(parents=True, exist_ok=True)
     log = logs.enter_context(job.log.open("ab"))
+    # Threads that wait for a core that another run has cost more than they do.
+    few = {} if threads is None else {name: str(threads) for name in _THREADS}
     # A session of its own: Ctrl-C reaches a run once, through us.
     return subprocess.Popen(
-        job.command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+        job.command,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        env=few | os.environ,
     )
 
 

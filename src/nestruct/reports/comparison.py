@@ -1,7 +1,7 @@
 """Our runs in the form of a published table, its numbers beside ours, and what each cell cost."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -12,19 +12,45 @@ from nestruct.reports.runs import Run
 from nestruct.reports.summary import references
 from nestruct.reports.tables import Cell, Table, spread
 
+TINY = "Tiny data and models: nothing here can be compared with the paper's numbers, or any."
+SETTINGS = {
+    ("model.freeze_decoder", False): "decoder trained too",
+    ("model.public_code", True): "the authors' decoder",
+    ("model.divergence", "gibbs"): "with the Gibbs KL",
+    ("model.single_root", False): "several roots",
+    ("data.words", "all"): "words of all splits",
+}
 METRICS = {"elbo": "ELBO", "f1": "F1 (%)"}
 OURS = {"elbo": "elbo", "f1": "f1_sample"}  # the metric of a run that a published one is
 NOT_RUN = Cell("not run")
+NOT_TESTED = Cell("not tested yet")
 
 
-def comparisons(groups: Sequence[Group]) -> list[Table]:
-    """Two tables for each published one that some run belongs to: numbers, then cost."""
+def comparisons(groups: Sequence[Group], *, tiny: str | None = None) -> list[Table]:
+    """Two tables for each published one over structures: numbers, then cost."""
     tables = []
-    for table in published_tables():
-        ours = [group for group in groups if table.row(group.runs[0])]
-        if ours and table.column == "model.structure":
-            tables += [_numbers(table, ours), _costs(table, ours)]
+    for table, ours in with_runs("model.structure", groups, tiny=tiny):
+        tables += [_numbers(table, ours), _costs(table, ours)]
     return tables
+
+
+def with_runs(
+    column: str, groups: Sequence[Group], *, tiny: str | None = None
+) -> Iterator[tuple[PublishedTable, list[Group]]]:
+    """The published tables whose columns are values of an option, with the runs in each, if any.
+
+    Args:
+        column: The option.
+        groups: Runs.
+        tiny: What they are the tiny version of; see `nestruct.reports.paper_tables`.
+    """
+    tables = published_tables()
+    if tiny is not None:
+        tables = tuple(table.tiny() for table in tables if table.key == tiny)
+    for table in tables:
+        ours = [group for group in groups if table.row(group.runs[0])]
+        if ours and table.column == column:
+            yield table, ours
 
 
 def chosen(
@@ -34,6 +60,7 @@ def chosen(
     column: str,
     *,
     metric: str = "elbo",
+    minimize: bool = False,
     differing: Mapping[str, Any] = MappingProxyType({}),
 ) -> Group | None:
     """The configuration that stands in a cell: most tested seeds, then best on validation data.
@@ -46,32 +73,68 @@ def chosen(
         groups: Runs.
         row: The cell's row.
         column: Its column's value.
-        metric: What is best on validation data, where more is better.
+        metric: What is best on validation data.
+        minimize: Whether less of it is better.
         differing: What the cell's runs have instead of the table's settings.
     """
     found = [
         group
         for group in groups
         if table.row(group.runs[0]) is row
-        and group.runs[0].option(table.column) == column
+        and table.place(group.runs[0]) == column
         and table.differing(group.runs[0]) == differing
     ]
+    sign = -1 if minimize else 1
 
     def worth(group: Group) -> tuple[int, float, float]:
         best = spread([run.value("best", metric) for run in group.runs]).value
         tested = sum(run.value("test", metric) is not None for run in group.runs)
         rate = group.runs[0].option("optimizer.lr")
         rate = -rate if isinstance(rate, int | float) else 0.0
-        return tested, -math.inf if best is None else best, rate
+        return tested, -math.inf if best is None else sign * best, rate
 
     return max(found, key=worth, default=None)
+
+
+def other_settings(
+    table: PublishedTable, groups: Sequence[Group], row: Row, column: str
+) -> list[dict[str, Any]]:
+    """What runs of a cell have instead of the table's settings, each once."""
+    found: list[dict[str, Any]] = []
+    for group in groups:
+        run = group.runs[0]
+        if table.row(run) is row and table.place(run) == column:
+            differing = table.differing(run)
+            found += [differing] if differing and differing not in found else []
+    return found
+
+
+def say_settings(differing: Mapping[str, Any]) -> str:
+    """Settings in words."""
+    return ", ".join(
+        SETTINGS.get((key, value), f"{key.rpartition('.')[2]} {value}")
+        for key, value in differing.items()
+    )
+
+
+def difference(ours: Cell, printed: tuple[float, float | None] | None, digits: int = 2) -> Cell:
+    """Ours less the paper's; empty where one of them is not there."""
+    if ours.value is None or printed is None:
+        return Cell()
+    value = ours.value - printed[0]
+    return Cell(f"{value:+.{digits}f}", value)
+
+
+def tiny_note(table: PublishedTable) -> list[str]:
+    """What must stand below a tiny table."""
+    return [TINY] if table.is_tiny else []
 
 
 def _numbers(table: PublishedTable, groups: Sequence[Group]) -> Table:
     columns = [("", "method")]
     for name in table.columns.values():
         for label in METRICS.values():
-            columns += [(name, f"{label}, paper"), (name, f"{label}, ours")]
+            columns += [(name, f"{label}, paper"), (name, f"{label}, {table.ours}")]
     rows = []
     for row in table.rows:
         cells = [Cell(row.method)]
@@ -84,6 +147,7 @@ def _numbers(table: PublishedTable, groups: Sequence[Group]) -> Table:
     rows += [_baseline(table, baseline, runs) for baseline in table.baselines]
     rows.append(_untrained(table, runs))
     notes = [
+        *tiny_note(table),
         "Test data at the step that was best on validation data: mean ± standard deviation over "
         "seeds (how many). ELBO as published: per node, predicted one step ahead at one sampled "
         "structure, Gumbel KL over directed edges, no constant. F1 of that sampled structure.",
@@ -92,7 +156,7 @@ def _numbers(table: PublishedTable, groups: Sequence[Group]) -> Table:
     ]
     if _has_choice(table, groups):
         notes.insert(
-            1,
+            -2,
             "Where a method ran in several configurations, the one with the most seeds, then with "
             "the best ELBO on validation data, is shown; the table of methods has all.",
         )
@@ -119,8 +183,7 @@ def _costs(table: PublishedTable, groups: Sequence[Group]) -> Table:
         "training (backward passes are not counted); time includes the evaluations on validation "
         "data."
     )
-    title = f"{table.title.partition(':')[0]}: what each cell cost"
-    return Table(title, columns, rows, [note])
+    return Table(f"{table.name}: what each cell cost", columns, rows, [note])
 
 
 def _paper(row: Row, structure: str, metric: str) -> Cell:
@@ -139,7 +202,7 @@ def _ours(group: Group | None, metric: str) -> Cell:
     values = [run.value("test", OURS[metric]) for run in group.runs]
     known = [value for value in values if value is not None]
     if not known:
-        return Cell("not tested yet")
+        return NOT_TESTED
     cell = _percent(known) if metric == "f1" else spread(known)
     return Cell(f"{cell.text} ({len(known)})", cell.value, cell.spread)
 
@@ -171,7 +234,7 @@ def _untrained(table: PublishedTable, runs: Sequence[Run]) -> list[Cell]:
 
 def _has_choice(table: PublishedTable, groups: Sequence[Group]) -> bool:
     places = [
-        (row.method, group.runs[0].option("model.structure"))
+        (row.method, table.place(group.runs[0]))
         for group in groups
         if (row := table.row(group.runs[0])) is not None
     ]

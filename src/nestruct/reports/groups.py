@@ -92,4 +92,6 @@ def _part(key: str, value: Any) -> str:
 
 
 def _identity(run: Run) -> Record:
-    return {key: value for key, value in run.config.items() if key not in REPEAT_KEYS}
+    # A recipe's title is what it calls itself, which may be mended between two seeds.
+    other = {"title"} if run.config.get("recipe") else set()
+    return {k: v for k, v in run.config.items() if k not in REPEAT_KEYS | other}

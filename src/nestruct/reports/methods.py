@@ -49,10 +49,10 @@ def in_order(groups: Sequence[Group]) -> list[Group]:
     def place(group: Group) -> tuple[int, int, int]:
         run, last = group.runs[0], len(groups) + 99
         for order, table in enumerate(published_tables()):
-            columns, column = list(table.columns), run.option(table.column)
-            if column in columns or run.option("model.name") == table.model.get("name"):
+            columns, column = list(table.columns), table.place(run)
+            if column is not None or run.option("model.name") == table.model.get("name"):
                 row = next((k for k, row in enumerate(table.rows) if row.has(run)), last)
-                return order, columns.index(column) if column in columns else last, row
+                return order, last if column is None else columns.index(column), row
         return last, last, last
 
     return sorted(groups, key=place)
@@ -192,6 +192,8 @@ def _notes(runs: Sequence[Run], tested: bool) -> list[str]:
             "ELBO as published for graph layouts: per node, predicted one step ahead at one "
             "sampled structure, Gumbel KL over directed edges, no constant."
         )
+    if any("loss_mode" in record for run in runs for record in run.validation):
+        notes.append("The paper's ELBO is minus the loss at the most likely category.")
     if any(run.examples_per_evaluation for run in runs):
         notes.append(
             "A decoder evaluation is one example decoded once for training (backward passes are "

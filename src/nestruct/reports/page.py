@@ -28,6 +28,7 @@ from nestruct.reports.payload import payload
 from nestruct.reports.published import short_names
 from nestruct.reports.runs import Run, read_run
 from nestruct.reports.scoreboard import scoreboard
+from nestruct.reports.sizes import size_tables
 from nestruct.reports.summary import cost_table, results_table, sentence
 from nestruct.reports.tables import NOTHING, Table, to_html
 from nestruct.reports.trajectories import trajectories
@@ -47,7 +48,11 @@ SENTENCES = 4  # groups that are told at length; of more, the table of methods t
 
 
 def write_page(
-    run_dirs: Iterable[str | Path], path: str | Path, *, title: str | None = None
+    run_dirs: Iterable[str | Path],
+    path: str | Path,
+    *,
+    title: str | None = None,
+    tiny: str | None = None,
 ) -> None:
     """Writes one self-contained HTML page about the runs.
 
@@ -56,6 +61,7 @@ def write_page(
             and device are shown as one group.
         path: The file to write; replaced only when the new page is complete.
         title: The heading; by default the title that all runs share, if they share one.
+        tiny: As for `paper_tables`.
 
     Raises:
         InputError: A folder cannot be read as a run, or the page cannot be written there.
@@ -68,7 +74,7 @@ def write_page(
     groups = read_groups(run_dirs)
     names = {str(group.runs[0].config.get("title") or group.label) for group in groups}
     title = title or (names.pop() if len(names) == 1 else f"{len(groups)} groups of runs")
-    page = _document(groups, title)
+    page = _document(groups, title, tiny)
     try:
         write_whole(path, page.encode())
     except OSError as error:
@@ -95,14 +101,30 @@ def _in_brief(groups: list[Group]) -> list[Group]:
     return [Group(name, group.runs) for name, group in zip(names, groups, strict=True)]
 
 
-def report_tables(groups: Sequence[Group]) -> list[Table]:
-    """The tables that a report is about: published ones, methods, cost to target."""
-    published = [*comparisons(groups), *parsing_tables(groups)]
+def report_tables(groups: Sequence[Group], *, tiny: str | None = None) -> list[Table]:
+    """The tables that a report is about: published ones, methods, cost to target.
+
+    Args:
+        groups: Runs.
+        tiny: As for `paper_tables`.
+    """
     found = [methods_table(groups), *attachment_tables(groups), *scoreboard(groups)]
-    return [*published, *found]
+    return [*paper_tables(groups, tiny=tiny), *found]
 
 
-def _document(groups: list[Group], title: str) -> str:
+def paper_tables(groups: Sequence[Group], *, tiny: str | None = None) -> list[Table]:
+    """The published tables that runs belong to, with ours beside, and what they cost.
+
+    Args:
+        groups: Runs.
+        tiny: Of the runs of ``nestruct reproduce table2 --tiny``, ``table2``: they are in the rows
+            of that table, whatever their data are, and it says that nothing can be compared.
+    """
+    makers = (comparisons, parsing_tables, size_tables)
+    return [table for make in makers for table in make(groups, tiny=tiny)]
+
+
+def _document(groups: list[Group], title: str, tiny: str | None) -> str:
     runs = [run for group in groups for run in group.runs]
     names = _names(runs)
     data = payload(groups, names)
@@ -120,7 +142,7 @@ def _document(groups: list[Group], title: str) -> str:
         # Of one run they are what there is to see; of several, methods are compared first.
         "structures_first": STRUCTURES if len(groups) == 1 else "",
         "structures_last": STRUCTURES if len(groups) > 1 else "",
-        "tables": _tables(groups),
+        "tables": _tables(groups, tiny),
         "legend": _legend(data),
         "charts": _charts(data, main=True),
         "more_charts": _charts(data, main=False),
@@ -135,12 +157,12 @@ def _document(groups: list[Group], title: str) -> str:
     return re.sub(r"\{\{(\w+)\}\}", lambda match: fields[match[1]], _asset("page.html"))
 
 
-def _tables(groups: Sequence[Group]) -> str:
+def _tables(groups: Sequence[Group], tiny: str | None) -> str:
     """The tables, those of attachment under the charts that show the same."""
     charts = attachment_charts(groups)
     behind = {table.title for table in attachment_tables(groups)}
     shown, folded = "", ""
-    for table in report_tables(groups):
+    for table in report_tables(groups, tiny=tiny):
         if table.title in behind:
             head = f"<summary>{html.escape(table.title)}: the numbers</summary>"
             folded += f"<details>{head}{to_html(table)}</details>"

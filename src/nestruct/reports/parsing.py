@@ -6,39 +6,37 @@ each cell cost, and runs with other settings.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from nestruct.reports.attachment import compare, say_difference
 from nestruct.reports.bootstrap import RESAMPLES
-from nestruct.reports.comparison import NOT_RUN, chosen
+from nestruct.reports.comparison import (
+    NOT_RUN,
+    NOT_TESTED,
+    chosen,
+    difference,
+    other_settings,
+    say_settings,
+    tiny_note,
+    with_runs,
+)
 from nestruct.reports.groups import Group
 from nestruct.reports.methods import cost_cell
-from nestruct.reports.published import PublishedTable, Row, pair_name, published_tables
+from nestruct.reports.published import PublishedTable, Row, pair_name
 from nestruct.reports.runs import Run
 from nestruct.reports.summary import count_repeats
 from nestruct.reports.tables import Cell, Table, spread
 
 NOT_COUNTED = Cell("not counted")
-NOT_TESTED = Cell("not tested yet")
-SETTINGS = {
-    ("model.freeze_decoder", False): "decoder trained too",
-    ("model.public_code", True): "the authors' decoder",
-    ("model.divergence", "gibbs"): "with the Gibbs KL",
-    ("model.single_root", False): "several roots",
-    ("data.words", "all"): "words of all splits",
-}
 
 
-def parsing_tables(groups: Sequence[Group]) -> list[Table]:
+def parsing_tables(groups: Sequence[Group], *, tiny: str | None = None) -> list[Table]:
     """The tables about parsers that some run belongs to."""
     found = []
-    for table in published_tables():
-        ours = [group for group in groups if table.row(group.runs[0])]
-        if ours and table.column == "data.target":
-            cells = _Cells(table, ours)
-            found += [_numbers(cells), _differences(cells), _last(cells), _costs(cells)]
-            found += _variants(cells)
-    return found
+    for table, ours in with_runs("data.target", groups, tiny=tiny):
+        cells = _Cells(table, ours)
+        found += [_numbers(cells), _differences(cells), _last(cells), _costs(cells)]
+        found += _variants(cells)
+    return [table for table in found if table.rows]
 
 
 class _Cells:
@@ -46,7 +44,7 @@ class _Cells:
 
     def __init__(self, table: PublishedTable, groups: Sequence[Group]) -> None:
         self.table, self.groups = table, groups
-        self.name = table.title.partition(":")[0]
+        self.name = table.name
         self.chosen = {
             (id(row), column): chosen(table, groups, row, column, metric="uas")
             for row in table.rows
@@ -104,7 +102,8 @@ def _numbers(cells: _Cells) -> Table:
     table = cells.table
     columns = [("", "method"), ("", "trees")]
     for name in table.columns.values():
-        columns += [(name, "paper"), (name, "ours")]
+        columns += [(name, "paper"), (name, table.ours)]
+        columns += [] if table.is_tiny else [(name, "difference")]
     rows = []
     for row in table.rows:
         line = [Cell(row.method), Cell(trees(row))]
@@ -112,9 +111,11 @@ def _numbers(cells: _Cells) -> Table:
             printed = row.numbers.get(column, {}).get("uas")
             line.append(Cell(f"{printed[0]:.2f}", printed[0]) if printed else Cell())
             group = cells.at(row, column)
-            line.append(NOT_RUN if group is None else uas(group.runs))
+            cell = NOT_RUN if group is None else uas(group.runs)
+            line += [cell] if table.is_tiny else [cell, difference(cell, printed)]
         rows.append(line)
     notes = [
+        *tiny_note(table),
         "A column is a target treebank; the source is the other one of its language. Unlabelled "
         "attachment score on the target's test sentences, without punctuation, of the best tree at "
         "the epoch that was best on the source's dev sentences: mean ± standard deviation over "
@@ -219,7 +220,7 @@ def _variants(cells: _Cells) -> list[Table]:
     rows = []
     for column in table.columns:
         for row in table.rows:
-            for differing in _settings(cells, row, column):
+            for differing in other_settings(table, cells.groups, row, column):
                 group = chosen(table, cells.groups, row, column, metric="uas", differing=differing)
                 if group is None:
                     continue
@@ -246,22 +247,3 @@ def _against(group: Group, other: Group | None, which: str = "best") -> Cell:
         return NOT_TESTED
     found = compare(group, other, which=which)
     return NOT_COUNTED if found is None else say_difference(found)
-
-
-def _settings(cells: _Cells, row: Row, column: str) -> list[dict[str, Any]]:
-    """What runs of a cell have instead of the table's settings, each once."""
-    found: list[dict[str, Any]] = []
-    for group in cells.groups:
-        run = group.runs[0]
-        if cells.table.row(run) is row and run.option(cells.table.column) == column:
-            differing = cells.table.differing(run)
-            found += [differing] if differing and differing not in found else []
-    return found
-
-
-def say_settings(differing: dict[str, Any]) -> str:
-    """Settings in words."""
-    return ", ".join(
-        SETTINGS.get((key, value), f"{key.rpartition('.')[2]} {value}")
-        for key, value in differing.items()
-    )

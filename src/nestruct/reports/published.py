@@ -6,7 +6,7 @@ runs need not carry them, and a row that nobody ran is known too.
 
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -24,6 +24,7 @@ class Row:
         numbers: By column and metric (``elbo``, ``f1``, ``uas``): mean and standard deviation as
             printed, None where that is not.
         model: Options of the model by which a run is of this row.
+        options: By column, options of the estimator that the table has there.
         role: What it is to others over the same structure: ``source`` (what they start from) or
             ``baseline`` (what they are compared with); else empty.
     """
@@ -32,6 +33,7 @@ class Row:
     estimator: Mapping[str, Any]
     numbers: Mapping[str, Mapping[str, tuple[float, float | None]]]
     model: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     role: str = ""
 
     def has(self, run: Run) -> bool:
@@ -59,6 +61,7 @@ class PublishedTable:
     """A published table.
 
     Attributes:
+        key: Its name in ``published.toml``, and that of the plan that reproduces it.
         title: What it is called here.
         source: Where it was printed.
         data: The data's options that its runs have; ``model``: the model's.
@@ -68,8 +71,12 @@ class PublishedTable:
         column: The option that a run's column depends on.
         sources: For each column the treebank that its runs learn from, where there are such.
         settings: Options that runs in the table itself have; with others they are beside it.
+        stand_in: The column of runs that lack the option ``column``; they are in none when None.
+        is_tiny: Whether it is for the runs of ``nestruct reproduce --tiny``, whose numbers cannot
+            be compared with those printed.
     """
 
+    key: str
     title: str
     source: str
     data: Mapping[str, Any]
@@ -80,13 +87,31 @@ class PublishedTable:
     column: str = "model.structure"
     sources: Mapping[str, str] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
+    stand_in: str | None = None
+    is_tiny: bool = False
+
+    @property
+    def name(self) -> str:
+        """The title's beginning."""
+        return self.title.partition(":")[0]
+
+    @property
+    def ours(self) -> str:
+        """What our numbers are called."""
+        return "tiny" if self.is_tiny else "ours"
+
+    def place(self, run: Run) -> str | None:
+        """The column of a run, whatever its method."""
+        value = run.option(self.column)
+        column = self.stand_in if value is None else str(value)
+        return column if column in self.columns else None
 
     def row(self, run: Run) -> Row | None:
         """The row that a run belongs to; None where its task or its method is another."""
         if not (_agrees(run, "data", self.data) and _agrees(run, "model", self.model)):
             return None
-        column = run.option(self.column)
-        if column not in self.columns:
+        column = self.place(run)
+        if column is None:
             return None
         if self.sources and run.option("data.source") != self.sources[column]:
             return None
@@ -94,8 +119,29 @@ class PublishedTable:
 
     def differing(self, run: Run) -> dict[str, Any]:
         """What a run has instead of the table's settings."""
-        own = {key: run.option(key) for key in self.settings}
-        return {key: value for key, value in own.items() if value != self.settings[key]}
+        row, column = self.row(run), self.place(run)
+        options = row.options.get(column, {}) if row and column else {}
+        asked = {f"estimator.{key}": value for key, value in options.items()} | dict(self.settings)
+        own = {key: run.option(key) for key in asked}
+        return {key: value for key, value in own.items() if value != asked[key]}
+
+    def tiny(self) -> "PublishedTable":
+        """The table for tiny runs: the same methods, on data and with settings of any kind.
+
+        Generated sentences stand for the first pair of treebanks.
+        """
+        first = next(iter(self.columns)) if self.sources else None
+        return replace(
+            self,
+            title=f"Tiny {self.name} (not comparable):{self.title.removeprefix(self.name)[1:]}",
+            data={},
+            columns={first: f"generated, for {self.columns[first]}"} if first else self.columns,
+            rows=tuple(replace(row, options={}) for row in self.rows),
+            sources={},
+            settings={},
+            stand_in=first,
+            is_tiny=True,
+        )
 
 
 @cache
@@ -105,6 +151,7 @@ def published_tables() -> tuple[PublishedTable, ...]:
     tables = tomllib.loads(file.read_text(encoding="utf-8"))
     return tuple(
         PublishedTable(
+            key=key,
             **{k: v for k, v in table.items() if k not in ("rows", "baselines")},
             rows=tuple(
                 Row(
@@ -114,11 +161,17 @@ def published_tables() -> tuple[PublishedTable, ...]:
                         column: {
                             metric: (numbers[0], numbers[1] if len(numbers) > 1 else None)
                             for metric, numbers in found.items()
+                            if isinstance(numbers, list)
                         }
                         for column, found in row.items()
                         if column in table["columns"]
                     },
                     row.get("model", {}),
+                    {
+                        column: {k: v for k, v in found.items() if not isinstance(v, list)}
+                        for column, found in row.items()
+                        if column in table["columns"]
+                    },
                     row.get("role", ""),
                 )
                 for row in table["rows"]
@@ -128,7 +181,7 @@ def published_tables() -> tuple[PublishedTable, ...]:
                 for b in table.get("baselines", [])
             ),
         )
-        for table in tables.values()
+        for key, table in tables.items()
     )
 
 
@@ -141,11 +194,11 @@ def method_name(run: Run) -> str | None:
 
 
 def published_number(run: Run, metric: str) -> tuple[float, float | None] | None:
-    """What a paper prints for a run's method on a run's task: mean and standard deviation."""
+    """What a paper prints for a run's method, task and settings: mean and standard deviation."""
     for table in published_tables():
-        row = table.row(run)
-        if row is not None:
-            return row.numbers.get(run.option(table.column), {}).get(metric)
+        row, column = table.row(run), table.place(run)
+        if row is not None and column is not None and not table.differing(run):
+            return row.numbers.get(column, {}).get(metric)
     return None
 
 

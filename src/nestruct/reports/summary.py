@@ -165,6 +165,7 @@ def metric_label(metric: str, noun: str) -> str:
         "las": "LAS",
         "uas_all": "UAS with punctuation",
         "las_all": "LAS with punctuation",
+        "loss_mode": "loss at the most likely category",
         "nll": "negative log-likelihood",
         "lr": "learning rate",
         "grad_norm": "gradient norm",

@@ -3,7 +3,7 @@
 import itertools
 import tomllib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 
 from nestruct.training.checks import check_name
@@ -18,8 +18,9 @@ class Entry:
         recipe: A recipe that comes with nestruct.
         options: Overrides.
         seeds: How many seeds it is run with, from 0 on.
+        once: Whether it is run with seed 0 only, whatever number of seeds is asked for.
         seconds: The wall-clock of one of them beside others on one H200.
-        after: The entry whose run, of the same seed, it starts from.
+        after: The entry whose run it starts from: the one of the same seed, or its only one.
         tiny: Further overrides of the tiny version.
     """
 
@@ -28,8 +29,18 @@ class Entry:
     seconds: int
     options: tuple[str, ...] = ()
     seeds: int = 1
+    once: bool = False
     after: str | None = None
     tiny: tuple[str, ...] = ()
+
+    def on(self, name: str, options: Sequence[str]) -> "Entry":
+        """The same on other data: their name comes first, and their options."""
+        return replace(
+            self,
+            name=f"{name}-{self.name}",
+            options=(*options, *self.options),
+            after=None if self.after is None else f"{name}-{self.after}",
+        )
 
 
 @dataclass(frozen=True)
@@ -56,11 +67,18 @@ class Plan:
 
     def runs(self, seeds: int | None = None) -> Iterator[tuple[Entry, int]]:
         """Every entry with every seed, the first seed of all entries first."""
-        counts = [entry.seeds if seeds is None else seeds for entry in self.entries]
+        counts = [1 if e.once else e.seeds if seeds is None else seeds for e in self.entries]
         for seed in range(max(counts, default=0)):
             for entry, count in zip(self.entries, counts, strict=True):
                 if seed < count:
                     yield entry, seed
+
+    def start(self, entry: Entry, seed: int) -> tuple[str, int] | None:
+        """The entry, and its seed, whose run a run starts from; None where it starts afresh."""
+        if entry.after is None:
+            return None
+        before = next(e for e in self.entries if e.name == entry.after)
+        return before.name, 0 if before.once else seed
 
     def overrides(self, entry: Entry, *, tiny: bool) -> list[str]:
         """What a run of an entry changes in its recipe."""
@@ -82,12 +100,24 @@ def plan_names() -> list[str]:
     )
 
 
-def read_plan(name: str) -> Plan:
-    """A plan, by name."""
+def read_plan(name: str, *, tiny: bool = False) -> Plan:
+    """A plan, by name.
+
+    Where its file has a table ``each``, names with options, every run is there once for each of
+    them: all runs of the first name, then all of the second. The tiny version has every run once,
+    without those options; and of runs that its own data make the same, the first.
+    """
     check_name("The plan", name, plan_names())
     tables = tomllib.loads(_folder().joinpath(f"{name}.toml").read_text(encoding="utf-8"))
     entries = tuple(Entry(**_tuples(entry)) for entry in tables.pop("runs"))
-    return Plan(name=name, entries=entries, **_tuples(tables))
+    each = tables.pop("each", {})
+    if each and not tiny:
+        entries = tuple(e.on(other, options) for other, options in each.items() for e in entries)
+    plan = Plan(name=name, entries=entries, **_tuples(tables))
+    if not tiny:
+        return plan
+    distinct = {(e.recipe, *sorted(plan.overrides(e, tiny=True))): e for e in reversed(entries)}
+    return replace(plan, entries=tuple(reversed(distinct.values())))
 
 
 def estimate(runs: Sequence[tuple[Entry, int]], jobs: int) -> float:

@@ -1,0 +1,133 @@
+"""Runs in the form of the paper's Table 3: the same model in several sizes, by two methods.
+
+Beside the paper's form of the ELBO, which decodes the most likely category, stands the true one;
+below, what each cell cost, and runs of the same sizes with other settings.
+"""
+
+from collections.abc import Sequence
+
+from nestruct.reports.comparison import (
+    NOT_RUN,
+    NOT_TESTED,
+    chosen,
+    difference,
+    other_settings,
+    say_settings,
+    tiny_note,
+    with_runs,
+)
+from nestruct.reports.groups import Group
+from nestruct.reports.methods import COST_NAMES, cost_cell
+from nestruct.reports.published import PublishedTable, Row
+from nestruct.reports.summary import count_repeats
+from nestruct.reports.tables import Cell, Table, spread
+
+LOSS, TRUE_LOSS = "loss_mode", "loss"  # the paper's form, and what is selected by
+
+
+def size_tables(groups: Sequence[Group], *, tiny: str | None = None) -> list[Table]:
+    """The tables about sizes of a model that some run belongs to."""
+    found = []
+    for table, ours in with_runs("model.hidden_size", groups, tiny=tiny):
+        found += [_numbers(table, ours), _costs(table, ours), *_variants(table, ours)]
+    return found
+
+
+def elbo(group: Group | None, loss: str = LOSS) -> Cell:
+    """A loss on test data with its sign turned: mean and deviation over seeds, and of how many."""
+    if group is None:
+        return NOT_RUN
+    values = [-value for run in group.runs if (value := run.value("test", loss)) is not None]
+    if not values:
+        return NOT_TESTED
+    cell = spread(values)
+    return Cell(f"{cell.text} ({len(values)})", cell.value, cell.spread)
+
+
+def _numbers(table: PublishedTable, groups: Sequence[Group]) -> Table:
+    columns = [("", "parameters")]
+    for row in table.rows:
+        columns += [(row.method, "N")] * _has_population(row)
+        columns += [(row.method, label) for label in ("paper", table.ours)]
+        columns += [] if table.is_tiny else [(row.method, "difference")]
+        columns += [(row.method, "true ELBO")]
+    lines = []
+    for column, name in table.columns.items():
+        line = [Cell(name)]
+        for row in table.rows:
+            group, printed = _at(table, groups, row, column), row.numbers[column]["elbo"]
+            cell = elbo(group)
+            line += [_population(group)] * _has_population(row)
+            line += [Cell(f"{printed[0]:.1f}", printed[0]), cell]
+            line += [] if table.is_tiny else [difference(cell, printed, digits=1)]
+            line += [elbo(group, TRUE_LOSS)]
+        lines.append(line)
+    notes = [
+        *tiny_note(table),
+        "Test data at the step that was best on validation data: mean ± standard deviation over "
+        "seeds (how many). ELBO as published: at the most likely category, with the categorical "
+        "KL, which is no ELBO of the model; the true one is the expectation over all categories. "
+        "N: the population.",
+        "Difference: ours less the paper's, so more is better." * (not table.is_tiny),
+        f"Paper: {table.source}; it does not say how many seeds.",
+    ]
+    return Table(table.title, columns, lines, list(filter(None, notes)))
+
+
+def _costs(table: PublishedTable, groups: Sequence[Group]) -> Table:
+    columns = [("", "parameters")]
+    for row in table.rows:
+        columns += [(row.method, label) for label in ("seeds", *COST_NAMES)]
+    lines = []
+    for column, name in table.columns.items():
+        line = [Cell(name)]
+        for row in table.rows:
+            group = _at(table, groups, row, column)
+            if group is None:
+                line += [NOT_RUN, *[Cell()] * len(COST_NAMES)]
+                continue
+            line.append(Cell(str(len(group.runs)), len(group.runs)))
+            line += [cost_cell(group, cost) for cost in COST_NAMES]
+        lines.append(line)
+    note = (
+        "Mean over seeds, of one run, beside whatever else the device did. A decoder evaluation is "
+        "one example decoded once for training (backward passes are not counted); time includes "
+        "the evaluations on validation data."
+    )
+    return Table(f"{table.name}: what each cell cost", columns, lines, [note])
+
+
+def _variants(table: PublishedTable, groups: Sequence[Group]) -> list[Table]:
+    """Runs of the table's sizes with other settings, beside the cell."""
+    names = ("parameters", "method", "setting", "runs", "ELBO", "difference to the cell")
+    lines = []
+    for column, name in table.columns.items():
+        for row in table.rows:
+            cell = elbo(_at(table, groups, row, column))
+            for differing in other_settings(table, groups, row, column):
+                group = chosen(
+                    table, groups, row, column, metric=TRUE_LOSS, minimize=True, differing=differing
+                )
+                if group is None:
+                    continue
+                found, start = elbo(group), cell.value
+                to_cell = Cell() if start is None else difference(found, (start, None), digits=1)
+                head = [name, row.method, say_settings(differing)]
+                runs = Cell(count_repeats(group), len(group.runs))
+                lines.append([*map(Cell, head), runs, found, to_cell])
+    note = "The cell: the same method and size with the paper's settings. ELBO as in the table."
+    title = f"{table.name}: other settings"
+    return [Table(title, [("", name) for name in names], lines, [note])] if lines else []
+
+
+def _at(table: PublishedTable, groups: Sequence[Group], row: Row, column: str) -> Group | None:
+    return chosen(table, groups, row, column, metric=TRUE_LOSS, minimize=True)
+
+
+def _has_population(row: Row) -> bool:
+    return row.estimator["name"] == "NES"
+
+
+def _population(group: Group | None) -> Cell:
+    size = None if group is None else group.runs[0].option("estimator.population_size")
+    return Cell(str(size), size) if isinstance(size, int) else Cell()
