@@ -57,7 +57,7 @@ setup: $(READY)
 
 # constraints.txt names the exact versions the tests ran with.
 $(READY): pyproject.toml constraints.txt
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "nestruct needs Python 3.11 or newer: make PYTHON=python3.11 ...")'
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "nestruct needs Python 3.11 or newer: make PYTHON=python3.11 ...")'
 	@echo "Setting up $(VENV) (a minute or two, once)."
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"

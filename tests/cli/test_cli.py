@@ -37,7 +37,23 @@ def test_every_verb_explains_itself(verb, capsys):
 def test_the_verbs_are_listed(capsys):
     assert run("--help") == 0
     text = capsys.readouterr().out
-    assert all(verb in text for verb in VERBS)
+    lines = {line.split()[0]: line for line in text.splitlines() if line.startswith("  ")}
+    assert list(lines) == list(VERBS)  # each in one line
+    assert lines["train"].endswith("Train a recipe in a new run folder, or continue a run.")
+    assert run() == 2
+    assert capsys.readouterr().err == text
+
+
+def test_the_version_is_told(capsys):
+    assert run("--version") == 0
+    assert capsys.readouterr().out == f"nestruct {nestruct.__version__}\n"
+
+
+def test_a_verb_that_does_not_exist(capsys):
+    assert run("trian", "graph-layout-tiny") == 2
+    assert capsys.readouterr().err == (
+        "nestruct: The verb 'trian' is not known; did you mean 'train'?\n"
+    )
 
 
 def test_recipes(capsys):
@@ -100,6 +116,7 @@ def test_seed_and_init_from(trained, tmp_path):
         ),
         (["train", "--resume", "nowhere"], "nowhere is not a run folder"),
         (["train", "a", "--resume", "b"], "--resume continues a run as it began"),
+        (["train", "no.toml", "--run", "x"], "no.toml cannot be read: No such file or directory."),
         (["evaluate", "nowhere"], "nowhere is not a run folder"),
         (["report", "nowhere", "-o", "x.html"], "nowhere"),
         (["sweep", "graph-layout-tiny", "seed", "--run", "x"], "KEY=A,B,C"),
@@ -124,8 +141,10 @@ def test_mistakes_end_in_one_sentence_and_leave_nothing(
 
 
 def test_an_option_that_does_not_exist(capsys):
-    assert run("train", "graph-layout-tiny", "--rn", "x") == 2
-    assert "--run" in capsys.readouterr().err
+    assert run("train", "graph-layout-tiny", "--sed", "3") == 2
+    text = capsys.readouterr().err
+    assert "--seed" in text
+    assert "reproduce" not in text  # other verbs have options like it
 
 
 def test_options_of_the_recipe_can_be_written_as_flags(tmp_path):
@@ -260,8 +279,9 @@ def test_data_sets_are_listed_and_made(tmp_path, monkeypatch, capsys):
     (tmp_path / "images" / "mnist.npz").write_bytes(b"no archive")
     assert run("data", "list") == 0
     lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
-    assert set(lines) == set(CATALOGUE)
-    assert "generated (Table 1" in lines["graph-layout"]
+    assert set(lines) == {"NESTRUCT_DATA", *CATALOGUE}
+    assert "made here (Table 1" in lines["graph-layout"]
+    assert "missing (Table 2: word vectors): get cc.ru.300.vec.gz" in lines["vectors-ru"]
     assert "missing (the paper's appendix): put" in lines["kmnist"]
     assert "codh.rois.ac.jp/kmnist" in lines["kmnist"]
     assert "damaged (not in the paper)" in lines["mnist"]
@@ -273,6 +293,17 @@ def test_data_sets_are_listed_and_made(tmp_path, monkeypatch, capsys):
     assert "read, not made" in capsys.readouterr().err
     assert run("data", "make") == 1
     assert "graph-layout, patterns" in capsys.readouterr().err
+
+
+def test_a_data_folder_that_is_none_is_named(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("NESTRUCT_DATA", str(tmp_path / "no"))
+    assert run("data") == 0
+    assert f"NESTRUCT_DATA = {tmp_path / 'no'}, which is no folder" in capsys.readouterr().out
+    monkeypatch.setenv("NESTRUCT_DATA", str(tmp_path))
+    (tmp_path / "emb").mkdir()
+    (tmp_path / "emb" / "cc.gl.300.vec.gz").write_bytes(bytes(2_000_000))
+    assert run("data") == 0
+    assert "vectors-gl     found (Table 2: word vectors): 2.0 MB" in capsys.readouterr().out
 
 
 def test_doctor_finds_nothing_wrong(monkeypatch, capsys):

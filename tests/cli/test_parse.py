@@ -124,7 +124,43 @@ def test_other_runs_are_no_parsers(tmp_path, capsys):
 def test_another_vocabulary_is_refused(phases, tmp_path, capsys):
     before = ["--init-from", phases / "parser", "--run", tmp_path / "x"]
     assert run("train", "parser-tiny-decoder", *before, "data.num_train=30") == 1
-    assert "are of another model" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "are not those of this ParserVAE: they know other words" in error
+
+
+def test_another_model_is_refused_in_one_short_sentence(phases, tmp_path, capsys):
+    words = [
+        "train",
+        "graph-layout-tiny",
+        "--init-from",
+        phases / "parser",
+        "--run",
+        tmp_path / "x",
+    ]
+    assert run(*words) == 1
+    error = capsys.readouterr().err
+    assert "are not those of this RelationalVAE: Missing key(s) in state_dict:" in error
+    assert len(error) < 400
+    assert error.endswith('" and others.\n')
+    assert error.count('"') == 2  # one tensor is named, not all
+
+
+def test_a_later_phase_without_the_one_before_says_so(phases, tmp_path, capsys):
+    words = ["train", "parser-tiny-decoder", "data.num_train=30", "--max-steps", 0]
+    assert run(*words, "--run", tmp_path / "x") == 0
+    assert "Is --init-from DIR missing?" in capsys.readouterr().out
+    assert run("train", "parser-tiny", *words[2:], "--run", tmp_path / "y") == 0
+    assert "--init-from" not in capsys.readouterr().out
+
+
+def test_a_target_in_no_folder_is_named(phases, tmp_path, capsys):
+    write_treebank(tmp_path / "a.conllu", [sentence_of(["banoun"], [0], ["_"])])
+    assert run("parse", phases / "nes", tmp_path / "a.conllu", "-o", tmp_path / "no" / "b") == 1
+    error = capsys.readouterr().err
+    assert str(tmp_path / "no") in error
+    assert error.endswith(": No such file or directory.\n")
+    assert run("parse", phases / "nes", tmp_path / "a.conllu", "-o", tmp_path / "b") == 0
+    assert capsys.readouterr().err == "Parsed 1 sentence, 1 word.\n"
 
 
 def test_missing_treebanks(tmp_path, capsys, monkeypatch):

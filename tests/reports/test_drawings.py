@@ -197,6 +197,13 @@ def test_a_scale_of_negative_values_can_be_logarithmic():
     assert ticks(0.41, 0.94) == [0.5, 0.6, 0.7, 0.8, 0.9]
 
 
+@pytest.mark.parametrize("high", [1e3, 1e5, 1e9, 1e16, 1e27, 1e300])
+def test_a_logarithmic_axis_has_few_marks_however_long(high):
+    marks = ticks(1.0, high, log=True)
+    assert 3 <= len(marks) <= 10
+    assert all(mark == float(f"{mark:.0e}") for mark in marks)
+
+
 def test_many_runs_with_structures_make_a_page(tmp_path):
     scene = {"format": 1, "structure": "SpanningTree", "options": {}, "true": [[[0]]]}
     frames = [{"step": 0, "map": [[[0]]]}]

@@ -105,6 +105,26 @@ def test_without_learning_are_the_baselines_and_the_untrained_model(trained):
     assert all(r["one run: steps"] == Cell() for r in plain.values())
 
 
+def test_baselines_of_several_data_sets_are_told_apart(tmp_path):
+    folders = []
+    sets = (("particles", 20, 0.3), ("particles", 30, 0.4), ("words", 20, 0.1))
+    for k, (name, size, chance) in enumerate(sets):
+        references = {"chance": {"f1": chance}}
+        scene = {"format": 1, "structure": "KSubset", "options": {}, "references": references}
+        folder = write_run(tmp_path / str(k), scene=scene | {"true": None})
+        data = f'[data]\nname = "{name}"\nnum_nodes = 5\nnum_times = 10\nnum_train = {size}\n'
+        if name == "words":
+            data = f'[data]\nname = "{name}"\nseed = 0\n'
+        (folder / "config.toml").write_text((folder / "config.toml").read_text() + data)
+        folders.append(folder)
+    rows = as_dicts(report_tables(read_groups(folders))[0])
+    assert [r["method"].text for r in rows if r["method"].text.startswith("chance")] == [
+        "chance, particles, num_train 20",
+        "chance, particles, num_train 30",
+        "chance, words",
+    ]
+
+
 def test_table_1_has_the_papers_numbers_beside_ours_and_says_what_was_not_run(of_table_1):
     numbers, costs, methods, *_ = report_tables(read_groups(find_runs([of_table_1])[0]))
     assert numbers.title.startswith("Table 1")

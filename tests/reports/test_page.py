@@ -15,7 +15,7 @@ import nestruct
 from nestruct import InputError
 from nestruct.data import Patterns
 from nestruct.models import CategoricalVAE
-from nestruct.reports import write_page
+from nestruct.reports import read_groups, write_page
 from nestruct.reports.curves import thin
 from nestruct.reports.tables import NOTHING
 from nestruct.wording import count, duration, number
@@ -84,6 +84,25 @@ def test_results_are_means_and_standard_deviations_over_seeds(runs, tmp_path):
     costs = [row[f"cost of one run {key}"] for key in ("wall-clock", "in the solver")]
     assert costs == ["1 min 20 s", "25 %"]
     assert other["loss test"] == NOTHING
+
+
+def test_methods_on_the_same_data_are_called_by_their_names(tmp_path):
+    folders = []
+    for name in ("NES", "SST"):
+        folder = write_run(tmp_path / name, title=f"A long title that ends with {name}")
+        config = (folder / "config.toml").read_text().replace('name = "NES"', f'name = "{name}"')
+        (folder / "config.toml").write_text(config)
+        folders.append(folder)
+    assert {group.label for group in read_groups(folders)} == {"NES", "SST"}
+    other = write_run(tmp_path / "other", title="Other trees")
+    config = (other / "config.toml").read_text()
+    (other / "config.toml").write_text(f"{config}\n[data]\nnum_nodes = 7\n")
+    labels = {group.label for group in read_groups([*folders, other])}
+    assert labels == {
+        "A long title that ends with NES",
+        "A long title that ends with SST",
+        "Other trees",
+    }
 
 
 def test_what_differs_between_groups_is_marked(runs, tmp_path):
@@ -292,8 +311,8 @@ def test_mistakes_leave_nothing_behind(runs, tmp_path, monkeypatch):
     for folders, path, message in [
         ([], target / "page.html", "No run folder"),
         ([tmp_path / "nowhere"], target / "page.html", "not a folder"),
-        (runs, target, "cannot be written"),
-        (runs, target / "deeper/page.html", "a folder that exists"),
+        (runs, target, "is a folder: name a file in it"),
+        (runs, target / "deeper/page.html", "there is no folder .*deeper"),
     ]:
         with pytest.raises(InputError, match=message):
             write_page(folders, path)
@@ -339,6 +358,24 @@ def test_a_browser_draws_the_figures_without_complaint(runs, tmp_path):
     assert dom.count('class="mean"') == 8
     assert dom.count('class="reference"') == 2
     assert "NaN" not in dom
+
+
+@in_browser
+def test_a_loss_that_fell_by_thirty_decades_has_few_marks(tmp_path):
+    folder = write_run(tmp_path / "run")
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    for record in lines:
+        if record["split"] == "train":
+            record["loss"] = 10.0 ** (30 - 0.75 * record["step"])
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in lines))
+    write_page([folder], tmp_path / "page.html")
+    for dom in (opened(tmp_path / "page.html")[0], (tmp_path / "page.html").read_text()):
+        chart = next(
+            svg for svg in re.findall(r"<svg.*?</svg>", dom, re.S) if "loss (train)" in svg.lower()
+        )
+        marks = re.findall(r'<text class="axis"[^>]*text-anchor="end"[^>]*>([^<]*)<', chart)
+        assert "1e25" in marks
+        assert 4 <= len(marks) <= 8
 
 
 @in_browser

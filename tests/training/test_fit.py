@@ -183,14 +183,15 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_used(tmp_path, capsys)
     assert_same_run(tmp_path / "whole", tmp_path / "cut")
 
 
-def test_every_checkpoint_lost_starts_anew(tmp_path):
+def test_every_checkpoint_lost_starts_anew_and_says_so(tmp_path, capsys):
     options = {"log_interval": 1}
     train(run=tmp_path / "whole", **options)
     with pytest.raises(CrashError):
         train(run=tmp_path / "cut", callbacks=[crash_at(9)], **options)
     for file in (tmp_path / "cut" / "checkpoints").rglob("*.safetensors"):
         file.write_bytes(b"")
-    train(run=tmp_path / "cut", resume=True, **options)
+    train(run=tmp_path / "cut", resume=True, **(options | {"progress": True}))
+    assert "no checkpoint to continue from: starting anew at step 0." in capsys.readouterr().out
     assert_same_run(tmp_path / "whole", tmp_path / "cut")
 
 
@@ -543,7 +544,7 @@ def test_a_model_that_only_has_a_loss_trains_and_loads(tmp_path):
     assert (tmp_path / "structures.jsonl").read_text() == ""
     with pytest.raises(nestruct.InputError, match=r"nestruct\.load\(run, model\)"):
         nestruct.load(tmp_path)
-    with pytest.raises(nestruct.InputError, match="another model"):
+    with pytest.raises(nestruct.InputError, match="not those of this StructuredVAE"):
         nestruct.load(tmp_path, toys.vae())
 
 

@@ -6,10 +6,11 @@ bug and shows its traceback.
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import tyro
 
+from nestruct._version import __version__
 from nestruct.cli.bench import bench
 from nestruct.cli.check_gradient import check_gradient
 from nestruct.cli.data import data
@@ -21,9 +22,10 @@ from nestruct.cli.report import report
 from nestruct.cli.reproduce import reproduce
 from nestruct.cli.sweep import sweep
 from nestruct.cli.train import train
-from nestruct.errors import NestructError
+from nestruct.errors import InputError, NestructError
+from nestruct.training.checks import check_name
 
-VERBS = {
+VERBS: dict[str, Callable[..., int]] = {
     "train": train,
     "evaluate": evaluate,
     "parse": parse,
@@ -37,33 +39,65 @@ VERBS = {
     "doctor": doctor,
 }
 WITH_OVERRIDES = {"train", "sweep", "check-gradient"}
-FLAGS = {"--tensorboard", "--tiny"}  # options without a value
+FLAGS = {"--tensorboard"}  # their options without a value
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """``nestruct VERB ...``; exits with the verb's status."""
-    words = _overrides_last(sys.argv[1:] if arguments is None else arguments)
-    status: int
+    sys.exit(_run(list(sys.argv[1:] if arguments is None else arguments)))
+
+
+def _run(words: list[str]) -> int:
+    """What the words ask for, and how it went."""
+    verb, *rest = words or [""]
+    if verb in ("", "-h", "--help"):
+        print(_help(), file=sys.stdout if verb else sys.stderr)
+        return 0 if verb else 2
+    if verb == "--version":
+        print(f"nestruct {__version__}")
+        return 0
     try:
-        status = tyro.extras.subcommand_cli_from_dict(
-            VERBS,  # type: ignore[arg-type]
-            prog="nestruct",
-            description="Train models with a discrete structure inside, from forward passes alone.",
-            args=words,
-        )
+        check_name("The verb", verb, VERBS)
+    except InputError as error:
+        print(f"nestruct: {error}", file=sys.stderr)
+        return 2
+    rest = _overrides_last(rest) if verb in WITH_OVERRIDES else rest
+    try:
+        return tyro.cli(VERBS[verb], prog=f"nestruct {verb}", args=rest)
     except NestructError as error:
         print(f"nestruct: {error}", file=sys.stderr)
-        status = 1
+        return 1
     except KeyboardInterrupt:
         print("nestruct: stopped.", file=sys.stderr)
-        status = 130
+        return 130
     except BrokenPipeError:  # the reader of our output (head, say) has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        status = 141
+        return 141
     except OSError as error:
-        print(f"nestruct: {error.strerror or error}.", file=sys.stderr)
-        status = 1
-    sys.exit(status)
+        where = "" if error.filename is None else f"{error.filename}: "
+        print(f"nestruct: {where}{error.strerror or error}.", file=sys.stderr)
+        return 1
+
+
+def _help() -> str:
+    """Every verb in a line: the first of its docstring."""
+    width = max(map(len, VERBS))
+    verbs = [f"  {name:{width}}  {_first_line(verb)}" for name, verb in VERBS.items()]
+    return "\n".join(
+        [
+            "usage: nestruct VERB ...",
+            "",
+            "Train models with a discrete structure inside, from forward passes alone.",
+            "",
+            *verbs,
+            "",
+            "nestruct VERB --help says all about a verb; nestruct --version, which one this is.",
+        ]
+    )
+
+
+def _first_line(verb: Callable[..., int]) -> str:
+    return (verb.__doc__ or "").partition("\n")[0]
 
 
 def _overrides_last(words: Sequence[str]) -> list[str]:
@@ -71,8 +105,6 @@ def _overrides_last(words: Sequence[str]) -> list[str]:
 
     tyro takes the words of a list only where they stand together.
     """
-    if not words or words[0] not in WITH_OVERRIDES:
-        return list(words)
     options, overrides = [], []
     rest, takes_value = iter(words), False
     for word in rest:

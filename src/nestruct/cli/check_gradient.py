@@ -36,6 +36,7 @@ def check_gradient(
     data = experiment.data.splits()["train"]
     rows = torch.arange(min(max(batch_size, 1), num_examples(data)))
     batch = to_device(select_rows(data, rows), torch.device(resolved.device))
+    print(f"{num_trials} gradients of {resolved.estimator.name} against the truth ...", flush=True)
     experiment.model.eval()  # batch normalisation would move while it is looked at
     found = estimators.check_gradient(
         experiment.model, experiment.estimator, batch, num_trials=num_trials, seed=resolved.seed

@@ -1,6 +1,8 @@
 """``nestruct data``: which data sets there are, and which are here."""
 
+import os
 import time
+from pathlib import Path
 from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
@@ -20,8 +22,9 @@ def data(
 ) -> int:
     """List the data sets and whether they are here, or generate one.
 
-    `nestruct data list` reads what it finds in the folder NESTRUCT_DATA; `nestruct data make NAME`
-    generates a set that is not read but made, and keeps it in the cache where it is large.
+    Data sets are read from the folder that the environment variable NESTRUCT_DATA names; those that
+    are generated are made where they are needed, or at once by `nestruct data make NAME`, and kept
+    in the cache where they are large.
 
     Args:
         action: list or make.
@@ -31,6 +34,7 @@ def data(
         return _make(name)
     if name is not None:
         raise InputError(f"`nestruct data list` takes no name, got {name!r}; to make one: make.")
+    print(data_place())
     for line in data_lines():
         print(line)
     return 0
@@ -42,6 +46,15 @@ def data_lines() -> list[str]:
     return [f"{name:{width}}  {_state(entry)}" for name, entry in CATALOGUE.items()]
 
 
+def data_place() -> str:
+    """Where data sets are read from."""
+    root = os.environ.get("NESTRUCT_DATA")
+    if not root:
+        return "NESTRUCT_DATA is not set: only what is made here can be used."
+    there = "" if Path(root).is_dir() else ", which is no folder: make it, or name another"
+    return f"NESTRUCT_DATA = {root}{there}"
+
+
 def _state(entry: Entry) -> str:
     remedy = entry.missing()
     if remedy is not None:
@@ -50,7 +63,7 @@ def _state(entry: Entry) -> str:
         contents = entry.describe()
     except InputError as error:
         return f"damaged ({entry.purpose}): {error}"
-    return f"{'found' if entry.make is None else 'generated'} ({entry.purpose}): {contents}"
+    return f"{'found' if entry.make is None else 'made here'} ({entry.purpose}): {contents}"
 
 
 def _make(name: str | None) -> int:

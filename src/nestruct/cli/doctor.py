@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from nestruct import NES, Categorical, SpanningTree, StructuredVAE, __version__
-from nestruct.cli.data import data_lines
+from nestruct.cli.data import data_lines, data_place
 from nestruct.data.cache import folder
 from nestruct.models import mlp
 
@@ -45,9 +45,8 @@ def doctor() -> int:
         _line(name, _installed(name) or f'missing: pip install "nestruct[{extra}]"')
     browser = next(filter(None, map(shutil.which, BROWSERS)), None)
     _line("chromium", browser or "missing: only the tests of the report page use it")
-    place = os.environ.get("NESTRUCT_DATA")
-    _title(f"data sets (NESTRUCT_DATA {f'= {place}' if place else 'is not set'}; not needed)")
-    for line in data_lines():
+    _title("data sets (not needed)")
+    for line in (data_place(), *data_lines()):
         print(f"  {line}")
     _line("cache", _cache())
     _title("does it work?")

@@ -50,7 +50,8 @@ def parse(
     write_treebank(output, _parsed(model, reader.blocks(), done))
     bad = f"; {reader.num_bad} malformed left as they are" if reader.num_bad else ""
     bad += f" ({reader.first_bad})" if reader.first_bad else ""
-    print(f"Parsed {done['sentences']:,} sentences, {done['words']:,} words{bad}.", file=sys.stderr)
+    counts = ", ".join(f"{n:,} {name if n != 1 else name[:-1]}" for name, n in done.items())
+    print(f"Parsed {counts}{bad}.", file=sys.stderr)
     return 0
 
 

@@ -19,7 +19,7 @@ from nestruct.reports import (
 
 
 def report(
-    runs: Annotated[tuple[Path, ...], Positional, arg(metavar="DIR ...")],
+    runs: Annotated[tuple[Path, ...], Positional, arg(metavar="DIR ...", help_behavior_hint="")],
     /,
     *,
     output: Annotated[

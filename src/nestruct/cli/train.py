@@ -36,9 +36,10 @@ def train(
 ) -> int:
     """Train a recipe in a new run folder, or continue a run.
 
-    `nestruct train RECIPE --run DIR` starts, `nestruct train --resume DIR` continues a run that was
-    killed or stopped. Under `torchrun --nproc-per-node 2 -m nestruct train ...` processes share the
-    work; say --run-dir there, because torchrun itself takes --run for an option of its own.
+    A run starts by `nestruct train RECIPE --run DIR`; killed or stopped, it goes on by
+    `nestruct train --resume DIR`. Under `torchrun --nproc-per-node 2 -m nestruct train ...`
+    processes share the work; say --run-dir there, because torchrun itself takes --run for an option
+    of its own.
 
     Args:
         recipe: A name that `nestruct recipes` lists, or a TOML file of your own.
@@ -68,6 +69,12 @@ def train(
         raise InputError(f"Say where to: nestruct train {recipe} --run DIR.")
     else:
         tables, folder = read_recipe(recipe, overrides), run
+        if init_from is None and tables.get("model", {}).get("objective") in ("decoder", "vae"):
+            print(
+                f"{recipe} goes on with what another run learnt, and none is named: it starts from "
+                "nothing. Is --init-from DIR missing?",
+                flush=True,
+            )
     if seed is not None:
         tables["seed"] = seed
     if max_steps is not None:
@@ -117,5 +124,5 @@ def _say(result: FitResult, folder: Path) -> None:
         for name, first in result.initial.items():
             test = (result.test or {}).get(name)
             tested = "" if test is None else f", test {number(test)}"
-            print(f"  {name}: {number(first)} untrained, {number(result.best[name])} best{tested}")
+            print(f"  {name}: {number(first)} at first, {number(result.best[name])} best{tested}")
     print(f"The run is in {folder}; see it with: nestruct report {folder} -o page.html")

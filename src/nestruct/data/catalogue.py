@@ -2,8 +2,9 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
-from nestruct.data.domains import TREEBANKS, Treebanks
+from nestruct.data.domains import LANGUAGES, TREEBANKS, Treebanks
 from nestruct.data.grammar import Grammar
 from nestruct.data.graph_layout import GraphLayout
 from nestruct.data.images import Images
@@ -41,19 +42,26 @@ def _images(dataset: str, purpose: str) -> Entry:
 
 def _treebank(name: str) -> Entry:
     treebank = Treebanks(source=name)
+    return _file("Table 2: dependency trees", lambda: treebank.find("train"), "to train on")
+
+
+def _vectors(language: str) -> Entry:
+    treebank = Treebanks(source=f"{language}_")
+    return _file("Table 2: word vectors", treebank.find_vectors, "of vectors")
+
+
+def _file(purpose: str, find: Callable[[], Path], what: str) -> Entry:
+    """One that stands for a set; ``find`` raises with what to do behind a semicolon."""
 
     def missing() -> str | None:
         try:
-            treebank.find("train")
+            find()
         except InputError as error:
-            what = str(error).partition("; ")[2].removesuffix(".")
-            return what.replace("set it to", "set NESTRUCT_DATA to") or str(error)
+            remedy = str(error).partition("; ")[2].removesuffix(".")
+            return remedy.replace("set it to", "set NESTRUCT_DATA to") or str(error)
         return None
 
-    def describe() -> str:
-        return f"{treebank.find('train').stat().st_size / 1e6:.1f} MB to train on"
-
-    return Entry("Table 2: dependency trees", describe, missing)
+    return Entry(purpose, lambda: f"{find().stat().st_size / 1e6:.1f} MB {what}", missing)
 
 
 CATALOGUE = {
@@ -77,4 +85,5 @@ CATALOGUE = {
     "omniglot": _images("omniglot", "the paper's appendix"),
     "mnist": _images("mnist", "not in the paper"),
     **{name: _treebank(name) for name in TREEBANKS},
+    **{f"vectors-{language}": _vectors(language) for language in LANGUAGES},
 }

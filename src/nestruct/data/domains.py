@@ -30,6 +30,7 @@ log = logging.getLogger("nestruct")
 _SPLIT_STREAM = 9  # what the seed of the split into train and dev is derived for
 _VECTOR_STREAM = 10  # what the seed of made-up vectors is derived for
 TREEBANKS = ("gl_ctg", "gl_treegal", "id_csui", "id_gsd", "ru_gsd", "ru_taiga")  # of Table 2
+LANGUAGES = ("gl", "id", "ru")  # of them
 _UD = "github.com/UniversalDependencies"
 _VECTORS = "fasttext.cc/docs/en/crawl-vectors.html"
 
@@ -242,8 +243,12 @@ class Treebanks(Domains):
     def _read_vectors(self, forms: set[str]) -> tuple[list[str], Any]:
         if self.embeddings == "none":
             return [], torch.zeros(0, 300)
+        return read_embeddings(self.find_vectors(), forms)
+
+    def find_vectors(self) -> Path:
+        """The file of word vectors; `nestruct.InputError` where it is missing."""
         if "/" in self.embeddings:
-            return read_embeddings(self.embeddings, forms)
+            return Path(self.embeddings)
         folder = self._root("emb", f"word vectors from {_VECTORS}")
         language = Path(self.source).name.partition("_")[0]
         path = folder / self.embeddings
@@ -257,7 +262,7 @@ class Treebanks(Domains):
                 f"Treebanks: {path} is missing; get {path.name} from {_VECTORS} and put it into "
                 f"{folder}, or say data.embeddings=none."
             )
-        return read_embeddings(path, forms)
+        return path
 
     def _root(self, below: str, what: str) -> Path:
         root = os.environ.get("NESTRUCT_DATA")

@@ -109,7 +109,8 @@ class Sentences:
     Args:
         words: Numbers of the vocabulary.
         heads: The head of each word; 0 at the root, in padding and where it is not told.
-        labels: The number of each word's relation, 0 where it is not known.
+        labels: The number of each word's relation, -1 where the vocabulary does not have it; 0 at
+            the root, in padding and where it is not told.
         scored: Which words count in scores without punctuation.
         lengths: Words of each sentence.
     """

@@ -15,6 +15,7 @@ from nestruct.wording import count, number
 WIDTH, HEIGHT = 540, 300
 LEFT, RIGHT, TOP, BOTTOM = 58, WIDTH - 20, 12, HEIGHT - 42
 POINTS = 100  # that a line keeps
+DECADES = 8  # that a logarithmic axis names
 DASHES = ("", "8 4", "2 3", "10 3 2 3")
 COLOURS = 7  # that page.css has
 BAND = (
@@ -166,18 +167,22 @@ def scale(
 
 
 def ticks(low: float, high: float, *, log: bool = False, sign: int = 1) -> list[float]:
-    """Round values between two ends.
+    """Round values between two ends, few enough to be read.
 
     Example:
         >>> ticks(0, 100), ticks(1, 5000, log=True), ticks(-900, -80, log=True, sign=-1)
         ([0.0, 20.0, 40.0, 60.0, 80.0, 100.0], [1.0, 10.0, 100.0, 1000.0], [-500.0, -200.0, -100.0])
+        >>> ticks(1, 2e27, log=True)
+        [1.0, 10000.0, 100000000.0, 1000000000000.0, 1e+16, 1e+20, 1e+24]
     """
     if log and sign < 0:
         return [-tick for tick in reversed(ticks(-high, -low, log=True))]
     if log:
         first, last = (math.floor(math.log10(end)) for end in (low, high))
         inside = (1,) if last - first > 2 else (1, 2, 5)
-        marks = [m * 10.0**k for k in range(first, last + 1) for m in inside]
+        every = math.ceil((last - first + 1) / DECADES)
+        whole = [k for k in range(first, last + 1) if k % every == 0]
+        marks = [float(f"{m}e{k}") for k in whole for m in inside]
         seen = [mark for mark in marks if low * 0.999 <= mark <= high * 1.001]
         if len(seen) > 2:
             return seen
@@ -262,6 +267,8 @@ def _text(x: float, y: float, anchor: str, content: str, kind: str = "axis") -> 
 
 def _label(value: float) -> str:
     size = abs(value)
+    if size >= 1e12:
+        return f"{value:.3g}".replace("e+", "e")
     if size >= 1000:
         return ("-" if value < 0 else "") + count(size)
     return f"{value:g}" if size == 0 or size >= 1e-3 else number(value)

@@ -158,10 +158,12 @@ def _untrained(
 
 
 def _data(run: Run, runs: Sequence[Run]) -> str:
-    """How a run's data differ from those of the others."""
+    """How a run's data differ from those of the others: their name, then what like ones have."""
     flat = [flatten(r.config.get("data") or {}) for r in runs]
     own = flatten(run.config.get("data") or {})
-    parts = [f"{k} {v}" for k, v in own.items() if any(other.get(k) != v for other in flat)]
+    alike = [other for other in flat if other.get("name") == own.get("name")]
+    parts = [str(own["name"])] if len(alike) < len(flat) and "name" in own else []
+    parts += [f"{k} {v}" for k, v in own.items() if any(other.get(k) != v for other in alike)]
     return ", ".join(parts[:3])
 
 

@@ -25,6 +25,7 @@ from nestruct.reports.groups import REPEAT_KEYS, Group, flatten, group_runs
 from nestruct.reports.methods import in_order, methods_table
 from nestruct.reports.parsing import parsing_tables
 from nestruct.reports.payload import payload
+from nestruct.reports.published import short_names
 from nestruct.reports.runs import Run, read_run
 from nestruct.reports.scoreboard import scoreboard
 from nestruct.reports.sizes import size_tables
@@ -66,10 +67,10 @@ def write_page(
         InputError: A folder cannot be read as a run, or the page cannot be written there.
     """
     path = Path(path)
-    if path.is_dir() or not path.parent.is_dir():
-        raise InputError(
-            f"{path} cannot be written: name a file in a folder that exists ({path.parent})."
-        )
+    if path.is_dir():
+        raise InputError(f"{path} is a folder: name a file in it, like {path / 'page.html'}.")
+    if not path.parent.is_dir():
+        raise InputError(f"{path} cannot be written: there is no folder {path.parent}; make it.")
     groups = read_groups(run_dirs)
     names = {str(group.runs[0].config.get("title") or group.label) for group in groups}
     title = title or (names.pop() if len(names) == 1 else f"{len(groups)} groups of runs")
@@ -86,7 +87,18 @@ def read_groups(run_dirs: Iterable[str | Path]) -> list[Group]:
     folders = dict.fromkeys(Path(folder).resolve() for folder in run_dirs)
     if not folders:
         raise InputError("No run folder was given; name at least one.")
-    return in_order(group_runs([read_run(folder) for folder in folders]))
+    return _in_brief(in_order(group_runs([read_run(folder) for folder in folders])))
+
+
+def _in_brief(groups: list[Group]) -> list[Group]:
+    """Methods on the same data by their own names, where those tell them apart."""
+    firsts = [group.runs[0] for group in groups]
+    if len(groups) < 2 or any(
+        run.config.get("data") != firsts[0].config.get("data") for run in firsts
+    ):
+        return groups
+    names = short_names(firsts, [group.label for group in groups])
+    return [Group(name, group.runs) for name, group in zip(names, groups, strict=True)]
 
 
 def report_tables(groups: Sequence[Group], *, tiny: str | None = None) -> list[Table]:

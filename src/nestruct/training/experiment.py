@@ -2,6 +2,7 @@
 
 import dataclasses
 import logging
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -270,8 +271,14 @@ def _fill(model: nn.Module, state: dict[str, Any], run: str | Path) -> None:
     try:
         model.load_state_dict(state)
     except RuntimeError as error:
-        reason = " ".join(str(error).split())[:300]
-        raise InputError(f"The parameters in {run} are of another model: {reason}") from None
+        # torch lists all tensors, a kind of mistake in a line: the first of them tells enough.
+        _, _, reasons = str(error).partition(":\n")
+        first = (reasons or str(error)).strip().splitlines()[0]
+        first = re.sub('", ".*', '" and others', first).rstrip(". ")
+        name = type(model).__name__
+        raise InputError(
+            f"The parameters in {run} are not those of this {name}: {first}."
+        ) from None
 
 
 def _rehearse(recipe: Recipe) -> None:

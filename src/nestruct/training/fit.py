@@ -228,6 +228,8 @@ def fit(
                 best_model = find_best_model(path, now, notes)
                 if now.reason is None:
                     notes.append(f"Continuing at step {now.step}.")
+            else:
+                notes.append("There is no checkpoint to continue from: starting anew at step 0.")
             if now.threads != threads:
                 notes.append(f"Using {now.threads} threads, as before: others round otherwise.")
                 torch.set_num_threads(now.threads)

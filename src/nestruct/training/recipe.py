@@ -94,7 +94,9 @@ def recipe_text(recipe: str) -> str:
         return file.read_text(encoding="utf-8")
     try:
         return Path(recipe).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise InputError(f"The recipe file {recipe} cannot be read: {error.strerror}.") from None
+    except UnicodeDecodeError as error:
         raise InputError(f"The recipe file {recipe} cannot be read: {error}.") from None
 
 

@@ -276,6 +276,7 @@ const known = (value) => value !== null;
 // Short for ticks (15 k), in full for the read-out (14,982).
 function short(value) {
   const size = Math.abs(value);
+  if (size >= 1e12) return value.toExponential().replace("e+", "e");
   for (const [unit, name] of [[1e9, "G"], [1e6, "M"], [1e3, "k"]]) {
     if (size >= unit) return `${Number((value / unit).toPrecision(4))} ${name}`;
   }
@@ -287,8 +288,9 @@ function ticks(low, high, log, sign = 1) {
   if (log && sign < 0) return ticks(-high, -low, true).map((tick) => -tick).reverse();
   if (log) {
     const [first, last] = [low, high].map((v) => Math.floor(Math.log10(v)));
-    const inside = last - first > 3 ? [1] : [1, 2, 5];
-    const marks = range(last - first + 1).flatMap((k) => inside.map((m) => m * 10 ** (first + k)));
+    const inside = last - first > 3 ? [1] : [1, 2, 5], every = Math.ceil((last - first + 1) / 8);
+    const whole = range(last - first + 1).map((k) => first + k).filter((k) => k % every === 0);
+    const marks = whole.flatMap((k) => inside.map((m) => Number(`${m}e${k}`)));
     const seen = marks.filter((mark) => mark >= low && mark <= high);
     if (seen.length > 2) return seen;
   }
