@@ -114,6 +114,11 @@ def test_models_that_are_not_vmapped():
     assert report.cosine > 0.5
 
 
+def test_a_shaped_gradient_may_have_any_length():
+    for factor in (1.0, 1e-3):
+        assert check(small(), planted(factor), num_reference=500).passed
+
+
 def test_running_statistics_are_left_as_they_were():
     model = small()  # its structures are listed
     model.encoder.insert(1, torch.nn.BatchNorm1d(3).double())

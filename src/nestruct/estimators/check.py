@@ -123,7 +123,8 @@ def _judge(
     unit = truth / length
     along = estimates @ unit / length  # 1 on average for a right scale
     scale = along.mean()
-    scale_error = (along.var() / trials + (truth_error * unit / length).square().sum()).sqrt()
+    truth_part = scale * truth_error * unit / length
+    scale_error = (along.var() / trials + truth_part.square().sum()).sqrt()
     variance = estimates.var(0).sum()
     cosine = (mean @ unit) / mean.norm()
     if scaled:
