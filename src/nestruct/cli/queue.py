@@ -158,8 +158,3 @@ def _start(job: Job, logs: ExitStack, threads: int | None) -> subprocess.Popen:
         start_new_session=True,
         env=few | os.environ,
     )
-
-
-def tell(text: str) -> None:
-    """A line in one piece, at once."""
-    print(text, flush=True)

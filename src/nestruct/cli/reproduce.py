@@ -1,19 +1,16 @@
 """``nestruct reproduce``: a table or a figure of the paper, from its runs to its page."""
 
-import json
-import os
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated
 
-import rich.console
 import torch
-from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from tyro.conf import Positional, arg
 
 from nestruct.cli.arguments import Device, Flag, Number
 from nestruct.cli.bench import bench
+from nestruct.cli.display import Display
 from nestruct.cli.queue import Job, cores, run_jobs
 from nestruct.errors import InputError
 from nestruct.reports import (
@@ -30,7 +27,6 @@ from nestruct.training.recipe import resolve_device
 from nestruct.wording import duration
 
 _SCALING = "figure2"
-_SILENCE = 30.0  # seconds between plain lines about what is running
 
 
 def reproduce(
@@ -90,7 +86,7 @@ def reproduce(
         _announce(one, folder, todo[name], count, at_once, tiny)
         if plan:
             continue
-        with _Display(todo[name]) as display:
+        with Display(todo[name]) as display:
             ended = run_jobs(
                 todo[name], at_once, tell=display.tell, deadline=deadline, look=display.look
             )
@@ -195,64 +191,3 @@ def _conclude(plan: Plan, folder: Path, tiny: bool) -> None:
     if tiny:
         print("TINY data and models: these numbers are not comparable with the paper's, or any.")
     print(f"Page: {folder / 'page.html'}")
-
-
-class _Display:
-    """How far all runs are, and each of those that are running."""
-
-    def __init__(self, jobs: Sequence[Job]) -> None:
-        self.console = rich.console.Console()
-        self.jobs = jobs
-        self.ended = 0
-        self.spoke = time.monotonic()
-        text = TextColumn("{task.description}", markup=False)
-        self.bars = Progress(BarColumn(bar_width=20), text, console=self.console)
-        self.tasks: dict[Job, TaskID] = {}
-        self.all = self.bars.add_task(f"0 of {len(jobs)} runs", total=len(jobs))
-
-    def __enter__(self) -> "_Display":
-        if self.console.is_terminal:
-            self.bars.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self.console.is_terminal:
-            self.bars.stop()
-
-    def tell(self, text: str) -> None:
-        """A run has ended."""
-        self.ended += 1
-        self.bars.update(
-            self.all, completed=self.ended, description=f"{self.ended} of {len(self.jobs)} runs"
-        )
-        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
-
-    def look(self, running: Sequence[Job]) -> None:
-        """Shows how far the runs are."""
-        now = time.monotonic()
-        if now - self.spoke < (1.0 if self.console.is_terminal else _SILENCE):
-            return
-        self.spoke = now
-        if not self.console.is_terminal:
-            states = ", ".join(f"{job.folder.name} {_share(job):.0%}" for job in running)
-            print(f"{self.ended} of {len(self.jobs)} runs; {states}", flush=True)
-            return
-        for job in set(self.tasks) - set(running):
-            self.bars.remove_task(self.tasks.pop(job))
-        for job in running:
-            if job not in self.tasks:
-                self.tasks[job] = self.bars.add_task(job.folder.name, total=1.0)
-            self.bars.update(self.tasks[job], completed=_share(job))
-
-
-def _share(job: Job) -> float:
-    """How much of a run is done: from the last line of its log of metrics."""
-    try:
-        with (job.folder / "metrics.jsonl").open("rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - 4096))
-            lines = file.read().decode("utf-8", "replace").splitlines()
-        config = read_recipe(str(job.folder / "config.toml"))
-        step = max(json.loads(line)["step"] for line in lines[-3:] if line.endswith("}"))
-        return min(1.0, step / max(1, config["training"]["max_steps"]))
-    except (OSError, ValueError, KeyError, InputError):
-        return 0.0

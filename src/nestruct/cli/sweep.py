@@ -8,7 +8,8 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from nestruct.cli.arguments import Device, Folder, Number, RecipeName
-from nestruct.cli.queue import Job, run_jobs, tell
+from nestruct.cli.display import Display
+from nestruct.cli.queue import Job, run_jobs
 from nestruct.errors import InputError
 from nestruct.training import Recipe, build, read_recipe
 
@@ -56,8 +57,9 @@ def sweep(
         Job(folder=folder, words=[recipe, *common, *overrides, *words], max_steps=max_steps)
         for overrides, folder in zip(grid, folders, strict=True)
     ]
-    tell(f"{len(grid)} runs in {run}, {jobs} at a time; their output is in *.log.")
-    ended = run_jobs(trainings, jobs, tell=tell)
+    print(f"{len(grid)} runs in {run}, {jobs} at a time; their output is in *.log.", flush=True)
+    with Display(trainings) as display:
+        ended = run_jobs(trainings, jobs, tell=display.tell, look=display.look)
     if ended.stopped:
         print("Stopped; the same command continues.")
         return 130
