@@ -79,6 +79,13 @@ def test_first_seeds_come_first_and_costs_add_up():
     assert estimate(runs[:1], 12) == runs[0][0].seconds
 
 
+def test_what_takes_hours_comes_last():
+    runs = [(entry.name, seed) for entry, seed in read_plan("table1").runs()]
+    assert runs.index(("structure-nes", 4)) < runs.index(("nes-per-pair", 0))
+    assert runs[-2:] == [("nes-per-pair", 0), ("nes", 0)]
+    assert ("nes", 1) in {(entry.name, seed) for entry, seed in read_plan("table1").runs(2)}
+
+
 def test_the_plan_alone_says_what_it_costs(tmp_path, capsys):
     assert run_command("reproduce", "table3", "--plan", "--run", tmp_path, "--device", "cpu") == 0
     out = capsys.readouterr().out

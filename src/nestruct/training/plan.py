@@ -19,6 +19,7 @@ class Entry:
         options: Overrides.
         seeds: How many seeds it is run with, from 0 on.
         once: Whether it is run with seed 0 only, whatever number of seeds is asked for.
+        last: Whether all seeds of other entries come before it, for it takes hours.
         seconds: The wall-clock of one of them beside others on one H200.
         after: The entry whose run it starts from: the one of the same seed, or its only one.
         tiny: Further overrides of the tiny version.
@@ -30,6 +31,7 @@ class Entry:
     options: tuple[str, ...] = ()
     seeds: int = 1
     once: bool = False
+    last: bool = False
     after: str | None = None
     tiny: tuple[str, ...] = ()
 
@@ -67,11 +69,14 @@ class Plan:
 
     def runs(self, seeds: int | None = None) -> Iterator[tuple[Entry, int]]:
         """Every entry with every seed, the first seed of all entries first."""
-        counts = [1 if e.once else e.seeds if seeds is None else seeds for e in self.entries]
-        for seed in range(max(counts, default=0)):
-            for entry, count in zip(self.entries, counts, strict=True):
-                if seed < count:
-                    yield entry, seed
+
+        def count(entry: Entry) -> int:
+            return 1 if entry.once else entry.seeds if seeds is None else seeds
+
+        for last in (False, True):
+            entries = [entry for entry in self.entries if entry.last == last]
+            for seed in range(max(map(count, entries), default=0)):
+                yield from ((entry, seed) for entry in entries if seed < count(entry))
 
     def start(self, entry: Entry, seed: int) -> tuple[str, int] | None:
         """The entry, and its seed, whose run a run starts from; None where it starts afresh."""
