@@ -252,6 +252,14 @@ def test_a_target_never_reached_says_so(tmp_path):
     assert {cell.text for name, cell in row.items() if "least" in name} == {"not reached"}
 
 
+def test_targets_of_the_elbo_are_those_of_table_1(trained):
+    published = Path(__file__).parents[2] / "results/graph-layout/search/sst-r3"
+    for run, has in ((trained["sst"], False), (published, True)):
+        assert any("elbo" in record for record in read_run(run).validation)
+        (row,) = as_dicts(scoreboard(read_groups([run]))[0])
+        assert any("ELBO" in name for name in row) == has
+
+
 def test_runs_without_such_metrics_have_no_scoreboard(tmp_path):
     groups = read_groups([write_run(tmp_path / "a")])
     assert scoreboard(groups) == []

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from statistics import median
 
 from nestruct.reports.groups import Group
-from nestruct.reports.published import structure_name
+from nestruct.reports.published import published_tables, structure_name
 from nestruct.reports.runs import Record, Run, is_number
 from nestruct.reports.summary import count_repeats
 from nestruct.reports.tables import Cell, Table
@@ -17,11 +17,7 @@ NAMES = {"f1_sample": "F1", "elbo": "ELBO"}
 
 def scoreboard(groups: Sequence[Group]) -> list[Table]:
     """Two tables, of decoder evaluations and of seconds; none where no run has such metrics."""
-    metrics = [
-        metric
-        for metric in TARGETS
-        if any(is_number(r.get(metric)) for g in groups for run in g.runs for r in run.validation)
-    ]
+    metrics = [metric for metric in TARGETS if any(_has_target(group, metric) for group in groups)]
     if not metrics:
         return []
     rows = [group for group in groups if any(run.validation for run in group.runs)]
@@ -57,6 +53,14 @@ def first_reached(run: Run, metric: str, target: float) -> Record | None:
     return None
 
 
+def _has_target(group: Group, metric: str) -> bool:
+    """Whether runs have a metric whose targets mean something: those of the ELBO, in Table 1."""
+    if not any(is_number(record.get(metric)) for run in group.runs for record in run.validation):
+        return False
+    tables = (table for table in published_tables() if table.key == "table1")
+    return metric != "elbo" or any(table.row(group.runs[0]) is not None for table in tables)
+
+
 def _cell(
     group: Group,
     metric: str,
@@ -64,8 +68,8 @@ def _cell(
     spent: Callable[[Run, Record], float | None],
     say: Callable[[float], str],
 ) -> Cell:
-    if not any(is_number(r.get(metric)) for run in group.runs for r in run.validation):
-        return Cell()  # its model has no such metric
+    if not _has_target(group, metric):
+        return Cell()
     records = [first_reached(run, metric, target) for run in group.runs]
     reached = sum(record is not None for record in records)
     some = f" ({reached} of {len(records)})" if 0 < reached < len(records) else ""
