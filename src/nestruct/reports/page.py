@@ -21,6 +21,7 @@ from nestruct.files import write_whole
 from nestruct.reports.attachment import attachment_charts, attachment_tables
 from nestruct.reports.charts import draw_chart, swatch
 from nestruct.reports.comparison import comparisons
+from nestruct.reports.gaps import gap_tables
 from nestruct.reports.groups import REPEAT_KEYS, Group, flatten, group_runs
 from nestruct.reports.methods import in_order, methods_table
 from nestruct.reports.parsing import parsing_tables
@@ -120,7 +121,7 @@ def paper_tables(groups: Sequence[Group], *, tiny: str | None = None) -> list[Ta
         tiny: Of the runs of ``nestruct reproduce table2 --tiny``, ``table2``: they are in the rows
             of that table, whatever their data are, and it says that nothing can be compared.
     """
-    makers = (comparisons, parsing_tables, size_tables)
+    makers = (comparisons, parsing_tables, size_tables, gap_tables)
     return [table for make in makers for table in make(groups, tiny=tiny)]
 
 
