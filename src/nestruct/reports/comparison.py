@@ -24,6 +24,12 @@ METRICS = {"elbo": "ELBO", "f1": "F1 (%)"}
 OURS = {"elbo": "elbo", "f1": "f1_sample"}  # the metric of a run that a published one is
 NOT_RUN = Cell("not run")
 NOT_TESTED = Cell("not tested yet")
+COST_LABELS = ("seeds", *COST_NAMES)
+COSTS_NOTE = (
+    "Mean over seeds, of one run, beside whatever else the device did. A decoder evaluation is one "
+    "example decoded once for training (backward passes are not counted); time includes the "
+    "evaluations on validation data."
+)
 
 
 def comparisons(groups: Sequence[Group], *, tiny: str | None = None) -> list[Table]:
@@ -166,24 +172,22 @@ def _numbers(table: PublishedTable, groups: Sequence[Group]) -> Table:
 def _costs(table: PublishedTable, groups: Sequence[Group]) -> Table:
     columns = [("", "method")]
     for name in table.columns.values():
-        columns += [(name, label) for label in ("seeds", *COST_NAMES)]
+        columns += [(name, label) for label in COST_LABELS]
     rows = []
     for row in table.rows:
         cells = [Cell(row.method)]
         for structure in table.columns:
-            group = chosen(table, groups, row, structure)
-            if group is None:
-                cells += [NOT_RUN, *[Cell()] * 3]
-                continue
-            cells.append(Cell(str(len(group.runs)), len(group.runs)))
-            cells += [cost_cell(group, name) for name in COST_NAMES]
+            cells += cost_cells(chosen(table, groups, row, structure))
         rows.append(cells)
-    note = (
-        "Mean over seeds, of one run. A decoder evaluation is one example decoded once for "
-        "training (backward passes are not counted); time includes the evaluations on validation "
-        "data."
-    )
-    return Table(f"{table.name}: what each cell cost", columns, rows, [note])
+    return Table(f"{table.name}: what each cell cost", columns, rows, [COSTS_NOTE])
+
+
+def cost_cells(group: Group | None) -> list[Cell]:
+    """Under ``COST_LABELS``, what the runs of a cell cost."""
+    if group is None:
+        return [NOT_RUN, *[Cell()] * len(COST_NAMES)]
+    seeds = len(group.runs)
+    return [Cell(str(seeds), seeds), *(cost_cell(group, name) for name in COST_NAMES)]
 
 
 def _paper(row: Row, structure: str, metric: str) -> Cell:

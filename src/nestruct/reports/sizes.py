@@ -4,12 +4,16 @@ Beside the paper's form of the ELBO, which decodes the most likely category, sta
 below, what each cell cost, and runs of the same sizes with other settings.
 """
 
+import itertools
 from collections.abc import Sequence
 
 from nestruct.reports.comparison import (
+    COST_LABELS,
+    COSTS_NOTE,
     NOT_RUN,
     NOT_TESTED,
     chosen,
+    cost_cells,
     difference,
     other_settings,
     say_settings,
@@ -17,7 +21,6 @@ from nestruct.reports.comparison import (
     with_runs,
 )
 from nestruct.reports.groups import Group
-from nestruct.reports.methods import COST_NAMES, cost_cell
 from nestruct.reports.published import PublishedTable, Row
 from nestruct.reports.summary import count_repeats
 from nestruct.reports.tables import Cell, Table, spread
@@ -77,24 +80,12 @@ def _numbers(table: PublishedTable, groups: Sequence[Group]) -> Table:
 def _costs(table: PublishedTable, groups: Sequence[Group]) -> Table:
     columns = [("", "parameters")]
     for row in table.rows:
-        columns += [(row.method, label) for label in ("seeds", *COST_NAMES)]
+        columns += [(row.method, label) for label in COST_LABELS]
     lines = []
     for column, name in table.columns.items():
-        line = [Cell(name)]
-        for row in table.rows:
-            group = _at(table, groups, row, column)
-            if group is None:
-                line += [NOT_RUN, *[Cell()] * len(COST_NAMES)]
-                continue
-            line.append(Cell(str(len(group.runs)), len(group.runs)))
-            line += [cost_cell(group, cost) for cost in COST_NAMES]
-        lines.append(line)
-    note = (
-        "Mean over seeds, of one run, beside whatever else the device did. A decoder evaluation is "
-        "one example decoded once for training (backward passes are not counted); time includes "
-        "the evaluations on validation data."
-    )
-    return Table(f"{table.name}: what each cell cost", columns, lines, [note])
+        cells = [cost_cells(_at(table, groups, row, column)) for row in table.rows]
+        lines.append([Cell(name), *itertools.chain(*cells)])
+    return Table(f"{table.name}: what each cell cost", columns, lines, [COSTS_NOTE])
 
 
 def _variants(table: PublishedTable, groups: Sequence[Group]) -> list[Table]:

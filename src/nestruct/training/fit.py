@@ -32,7 +32,7 @@ from nestruct.training.attachment import can_count, note_attachment
 from nestruct.training.checks import check_name, check_value
 from nestruct.training.drawings import Drawings
 from nestruct.training.environment import describe_environment
-from nestruct.training.evaluate import Metrics, evaluate, matmul_precision
+from nestruct.training.evaluate import Metrics, as_in_use, evaluate, matmul_precision
 from nestruct.training.loop import Loop, Progress
 from nestruct.training.options import Training
 from nestruct.training.progress import Console, Display
@@ -182,12 +182,10 @@ def fit(
             )
             if settings.smoothing_gap and examples is validation:
                 rows = torch.arange(min(_GAP_EXAMPLES, batch_size(validation)), device=device)
-                some, training = select_rows(validation, rows), model.training
-                model.eval()
-                number, sigma = settings.smoothing_gap, estimator.sigma
-                gap = smoothing_gap(model, some, sigma=sigma, num_perturbations=number, seed=own)
-                model.train(training)
-                values["smoothing_gap"] = gap.gap
+                some, number = select_rows(validation, rows), settings.smoothing_gap
+                options = {"sigma": estimator.sigma, "num_perturbations": number, "seed": own}
+                with as_in_use(model):
+                    values["smoothing_gap"] = smoothing_gap(model, some, **options).gap
         return values
 
     continues = resume and path is not None and (path / "config.toml").exists()
