@@ -5,6 +5,7 @@ torch cannot be wrapped, and beartype would refuse a bad option before our own e
 """
 
 import ast
+import functools
 import sys
 from collections.abc import Callable, Sequence
 from importlib.abc import MetaPathFinder
@@ -26,7 +27,16 @@ def checked(function: Callable) -> Callable:
     """The function itself where it names no shape, else one that checks the shapes it names."""
     if not any(map(_has_shape, function.__annotations__.values())):
         return function
-    return jaxtyping.jaxtyped(function, typechecker=_check_shapes)
+    import torch  # now: conftest.py first sets its number of threads
+
+    checking = jaxtyping.jaxtyped(function, typechecker=_check_shapes)
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        # torch.compile cannot trace the check; what it traces has no shapes of its own to check.
+        return (function if torch.compiler.is_compiling() else checking)(*args, **kwargs)
+
+    return call
 
 
 def _has_shape(hint: Any) -> bool:

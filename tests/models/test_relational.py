@@ -8,7 +8,7 @@ import torch
 import nestruct
 from nestruct import InputError, Noise
 from nestruct.data import GraphLayout
-from nestruct.models import RelationalVAE, hard_structures, nri
+from nestruct.models import RelationalVAE, hard_structures, nri, pair_scores
 from nestruct.population import Layout, Population, evaluate
 
 NOISE = Noise(seed=0, step=1)
@@ -234,6 +234,16 @@ def test_the_fast_way_takes_all_members_at_once(fast_on_cpu):
         losses = evaluate(model, population, BATCH, NOISE, mode="vmap")
         found.append([losses, *(p.grad for p in model.parameters()), *model.buffers()])
     torch.testing.assert_close(*found)
+
+
+def test_the_fast_encoder_can_be_traced():
+    """What torch.compile does first on a GPU, with the shapes checked by these tests in the way."""
+    encoder = small().encoder
+    x = torch.randn(3, 4, encoder.node_in.first.in_features, dtype=torch.float64)
+    parameters = list(encoder.parameters())
+    traced = torch.compile(pair_scores.pair_scores, backend="eager", fullgraph=True)
+    found = traced(x, *parameters)
+    torch.testing.assert_close(found, pair_scores.pair_scores(x, *parameters))
 
 
 def test_loss_by_hand():

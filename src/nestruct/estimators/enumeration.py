@@ -17,7 +17,7 @@ from nestruct.errors import InputError
 from nestruct.estimators.backpropagation import Backpropagation
 from nestruct.models import StructuredModel
 from nestruct.noise import Noise
-from nestruct.structures import Categorical, Enumerable, Gibbs, perturb_and_map_law
+from nestruct.structures import Enumerable, Gibbs, perturb_and_map_law
 from nestruct.structures.dependency_tree import DependencyTree
 
 LAWS = ("gibbs", "perturb_and_map")
@@ -94,8 +94,8 @@ class Enumeration(Backpropagation):
     def _members(self, model: StructuredModel) -> Tensor | None:
         """Listed once: a list made on the host could not be copied within a capture."""
         structure, like = model.structure, next(model.parameters())
-        if not isinstance(structure, Categorical):
-            return None
+        if isinstance(structure, DependencyTree) or not isinstance(structure, Enumerable):
+            return None  # its list depends on the words of a sentence, or there is none
         if self._known is None or self._known[0] is not structure:
             self._known = structure, structure.enumerate()
         if self._known[1].device != like.device or self._known[1].dtype != like.dtype:
