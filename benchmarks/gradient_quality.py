@@ -112,7 +112,8 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
             f"bias {shown['bias']:>6}",
             flush=True,
         )
-    return {"checkpoint": name, "reference": known, "estimators": rows}
+    told = name.removesuffix(folder) + Path(folder).name
+    return {"checkpoint": told, "reference": known, "estimators": rows}
 
 
 def main() -> None:
@@ -129,7 +130,8 @@ def main() -> None:
     options = parser.parse_args()
     result = [measure(name, options) for name in options.runs]
     if options.json is not None:
-        text = json.dumps({"options": vars(options) | {"json": None}, "rows": result}, indent=1)
+        told = vars(options) | {"json": None, "runs": [row["checkpoint"] for row in result]}
+        text = json.dumps({"options": told, "rows": result}, indent=1)
         options.json.write_text(text + "\n", encoding="utf-8")
 
 

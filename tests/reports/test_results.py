@@ -1,10 +1,12 @@
 """The run files in ``results``: each is small and can be read, as reports need it."""
 
+import re
 from pathlib import Path
 
 import pytest
 
-from nestruct.reports import read_run
+from nestruct.reports import find_runs, read_groups, read_run
+from nestruct.reports.trajectories import trajectories
 
 RESULTS = Path(__file__).parents[2] / "results"
 
@@ -20,3 +22,12 @@ def test_every_run_can_be_read(folder):
     assert configs
     for config in configs:
         assert read_run(config.parent).validation
+
+
+def test_the_page_of_table_1_draws_every_method():
+    folders, _ = find_runs([RESULTS / "graph-layout"])
+    groups = read_groups(folders)
+    names = [group.label for group in groups]
+    assert "REINFORCE (multi-sample), spanning tree, num_samples 2" in names
+    drawn = re.findall(r"<b>(.*?)</b>", trajectories(groups))
+    assert {"StructureNES, spanning tree", "SST, spanning tree", "NVIL, spanning tree"} < set(drawn)

@@ -39,24 +39,29 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
     names = [
         str(run.config.get("title") or run.config.get("recipe") or run.path.name) for run in firsts
     ]
-    flat = [flatten(_identity(run)) for run in firsts]
     labels: list[str] = []
-    for name, config in zip(names, flat, strict=True):
-        twins = [other for n, other in zip(names, flat, strict=True) if n == name]
-        changed = [
-            key
-            for key in config
-            if key not in UNTOLD_KEYS
-            and not (key == "training.max_steps" and _in_epochs(config))
-            and any(t.get(key) != config[key] for t in twins if _comparable(key, t, config))
-        ]
-        changed.sort(key=lambda key: not key.endswith(".name"))
-        parts = [_part(key, config[key]) for key in changed[:MOST_TOLD]]
+    for name, run in zip(names, firsts, strict=True):
+        twins = [other for n, other in zip(names, firsts, strict=True) if n == name]
+        parts = differences(run, twins)
         # A name that all groups share tells nothing apart: what differs is enough then.
         label = ", ".join(parts if parts and len(set(names)) == 1 else [name, *parts])
         again = sum(old == label or old.startswith(f"{label} (") for old in labels)
         labels.append(f"{label} ({again + 1})" if again else label)
     return [Group(label, rs) for label, rs in zip(labels, groups.values(), strict=True)]
+
+
+def differences(run: Run, others: Sequence[Run]) -> list[str]:
+    """What a label says of a run's configuration: the options that differ from those of others."""
+    config, twins = flatten(_identity(run)), [flatten(_identity(other)) for other in others]
+    changed = [
+        key
+        for key in config
+        if key not in UNTOLD_KEYS
+        and not (key == "training.max_steps" and _in_epochs(config))
+        and any(t.get(key) != config[key] for t in twins if _comparable(key, t, config))
+    ]
+    changed.sort(key=lambda key: not key.endswith(".name"))
+    return [_part(key, config[key]) for key in changed[:MOST_TOLD]]
 
 
 def flatten(table: Record, prefix: str = "") -> Record:

@@ -11,6 +11,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
+from nestruct.reports.groups import differences
 from nestruct.reports.runs import Run
 
 
@@ -224,7 +225,10 @@ def space_name(run: Run) -> str | None:
 
 
 def short_names(runs: Sequence[Run], labels: Sequence[str]) -> list[str]:
-    """Names for tight places: method and latent space where that tells runs apart, else labels."""
+    """Names for tight places: method, latent space where there are several, and what else differs.
+
+    Where there is one method only, and where that does not tell runs apart, their labels.
+    """
     several = len({structure_name(run) for run in runs}) > 1
     methods = [method_name(run) or "" for run in runs]
     briefs = [method.partition(",")[0] for method in methods]
@@ -235,6 +239,14 @@ def short_names(runs: Sequence[Run], labels: Sequence[str]) -> list[str]:
         ", ".join(filter(None, [method, structure_name(run) if several else None]))
         for method, run in zip(methods, runs, strict=True)
     ]
+    twins = [
+        [other for other, its in zip(runs, names, strict=True) if its == name] for name in names
+    ]
+    if len(set(methods)) > 1:
+        names = [
+            ", ".join([name, *differences(run, alike)]) if name else ""
+            for name, run, alike in zip(names, runs, twins, strict=True)
+        ]
     return [
         name if name and names.count(name) == 1 else label
         for name, label in zip(names, labels, strict=True)

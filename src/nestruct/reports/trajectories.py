@@ -6,12 +6,12 @@ from statistics import median_low
 from typing import Any
 
 from nestruct.reports.groups import Group
-from nestruct.reports.published import short_names, structure_name
+from nestruct.reports.published import method_name, short_names, structure_name
 from nestruct.reports.runs import Record, Run
 from nestruct.reports.summary import structure_noun
 
 SIZE, PAD = 150, 14
-EXAMPLES, MORE_EXAMPLES = 4, 6  # more of them where at most two methods are compared
+EXAMPLES = ((2, 6), (9, 4), (99, 2))  # up to so many methods: so many examples
 PANELS = 9  # methods of each latent space beside the truth
 Part = Sequence[int]
 
@@ -38,11 +38,11 @@ def trajectories(groups: Sequence[Group]) -> str:
     panels = [
         pair
         for space in spaces
-        for pair in [pair for pair in same if structure_name(pair[1]) == space][:PANELS]
+        for pair in _fewer([pair for pair in same if structure_name(pair[1]) == space])
     ]
     names = short_names([run for _, run in panels], [group.label for group, _ in panels])
     found = [(name, run) for name, (_, run) in zip(names, panels, strict=True)]
-    examples = EXAMPLES if len(found) > 2 else MORE_EXAMPLES
+    examples = next(several for most, several in EXAMPLES if len(found) <= most)
     cards = [_card(k, scene, found) for k in range(min(examples, len(scene["true"])))]
     left_out = len(groups) - len(panels)
     words = (
@@ -56,6 +56,18 @@ def trajectories(groups: Sequence[Group]) -> str:
         words += f" {left_out} of {len(groups)} groups have no drawing here."
     wide = " wide" if len(same) > 2 else ""
     return f'<p class="note">{words}</p><div class="cards{wide}">{"".join(cards)}</div>'
+
+
+def _fewer(pairs: list[tuple[Group, Run]]) -> list[tuple[Group, Run]]:
+    """Where there are too many to draw, the best of each method first."""
+    if len(pairs) <= PANELS:
+        return pairs
+    best: dict[str | None, tuple[Group, Run]] = {}
+    for pair in sorted(pairs, key=lambda pair: -(pair[1].value("best", "f1_map") or 0.0)):
+        best.setdefault(method_name(pair[1]), pair)
+    chosen = [pair for pair in pairs if pair in best.values()]
+    rest = [pair for pair in pairs if pair not in chosen][: max(0, PANELS - len(chosen))]
+    return [pair for pair in pairs if pair in chosen[:PANELS] or pair in rest]
 
 
 def middle_run(group: Group) -> Run | None:
