@@ -41,6 +41,25 @@ def test_a_step_is_that_of_networkx(n):
         positions = after
 
 
+def test_twenty_records_are_twenty_steps():
+    trees, starts = random_trees(4, 10, seed=1), torch.randn(4, 10, 2, dtype=torch.float64)
+    here, steps = starts, []
+    for _ in range(20):
+        here = layout(here, trees, 1)[:, :, 0]
+        steps.append(here)
+    torch.testing.assert_close(layout(starts, trees, 20), torch.stack(steps, 2), rtol=0, atol=1e-12)
+    assert GraphLayout(num_times=20, **SMALL).splits()["train"]["x"].shape == (40, 5, 20, 2)
+
+
+def test_a_layout_of_other_shapes_is_refused():
+    starts, z = torch.randn(3, 5, 2, dtype=torch.float64), torch.zeros(3, 10)
+    for mistake in ((starts, z[:1]), (starts, z[:, :9]), (starts[..., :1], z), (starts[0], z)):
+        with pytest.raises(InputError, match=r"must be \[examples"):
+            layout(*mistake, 3)
+    with pytest.raises(InputError, match="num_times"):
+        layout(starts, z, 0)
+
+
 def test_what_needs_no_learning():
     data = GraphLayout(num_nodes=10, num_train=2000, num_validation=1, num_test=1)
     batch = data.splits()["train"]

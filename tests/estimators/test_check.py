@@ -47,6 +47,14 @@ def test_nes_is_unbiased_for_the_smoothed_objective(gumbel):
     assert report.variance > 0
 
 
+def test_nes_is_unbiased_for_spanning_trees_too():
+    """Four nodes, sixteen trees."""
+    estimator = NES(sigma=0.3, population_size=40, shaping="none", mode="vmap")
+    report = check(small(nestruct.SpanningTree(4)), estimator)
+    assert report.passed
+    assert report.scale == pytest.approx(1, abs=4 * report.scale_error)
+
+
 @pytest.mark.parametrize("factor", [-1.0, 0.3, 2.0, 0.5], ids=["sign", "sigma", "two", "half"])
 def test_planted_mistakes_are_caught(factor):
     report = check(small(), planted(factor, shaping="none"))

@@ -32,6 +32,7 @@ def talkative(model, batch, *, mean: float = 3.0, variance: float = 6.25, **opti
         (nestruct.Categorical(4), {"law": "gibbs"}),
         (TREE, {"law": "gumbel", "num_samples": 3}),
         (TREE, {"law": "gibbs"}),
+        (nestruct.KSubset(4, 2), {"law": "gibbs"}),
     ],
     ids=str,
 )

@@ -246,6 +246,46 @@ def test_the_fast_encoder_can_be_traced():
     torch.testing.assert_close(found, pair_scores.pair_scores(x, *parameters))
 
 
+def test_roll_outs_follow_their_curriculum():
+    """The gradient of each training step is that of a model with the step's own length."""
+    changing = small(num_rollout_steps=5, rollout_curriculum=[[2, 3], [4, 1]])
+    estimator = nestruct.StructureNES(num_samples=3)
+    for step, length in enumerate([5, 5, 3, 3, 1, 1]):
+        fixed = small(num_rollout_steps=length)
+        fixed.load_state_dict(changing.state_dict())
+        for model in (changing, fixed):
+            estimator.backward(model, BATCH, seed=0, step=step)
+        torch.testing.assert_close(
+            [p.grad for p in changing.parameters()], [p.grad for p in fixed.parameters()]
+        )
+    nestruct.NES(sigma=0.1, population_size=4).backward(changing, BATCH, seed=0, step=2)
+    assert changing.num_rollout_steps == 3
+
+
+@pytest.mark.parametrize("mistake", [[3], [[0, 1]], [[2, 1], [2, 3]], [[2, 9]], [[2]], [["2", 1]]])
+def test_a_curriculum_must_be_one(mistake):
+    with pytest.raises(InputError, match="rollout_curriculum"):
+        small(rollout_curriculum=mistake)
+
+
+def test_what_is_decoded_must_fit_the_batch():
+    model, z = small(), trees(8)
+    for mistake in (torch.cat([z, z], 1), z[:, :4], z[:3], z[0]):
+        with pytest.raises(InputError, match="z must be"):
+            model.decode(BATCH, mistake)
+    with pytest.raises(InputError, match="no examples"):
+        model.loss({"x": BATCH["x"][:0]}, NOISE)
+
+
+def test_subsets_of_another_size_take_the_long_way():
+    model = small(structure="k-subset")
+    model.structure = nestruct.KSubset(6, 4)
+    z = model.infer(BATCH)
+    with hard_structures():
+        found = model.decode(BATCH, z)
+    torch.testing.assert_close(found, model.decode(BATCH, z))
+
+
 def test_loss_by_hand():
     model = small(divergence="gumbel").eval()
     scores = model.encode(BATCH)

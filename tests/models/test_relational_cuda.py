@@ -41,6 +41,20 @@ def test_the_fast_way_is_close_to_the_plain_one(estimator):
     assert torch.cosine_similarity(*gradients, dim=0) > 0.98
 
 
+def test_a_curriculum_is_captured_anew():
+    gradients = []
+    for graph in ("on", "off"):
+        torch.manual_seed(0)
+        model = RelationalVAE(6, 10, hidden_size=32, rollout_curriculum=[[2, 3]]).cuda()
+        _, batch = models_and_batch()
+        estimator = nestruct.StructureNES(num_samples=4, graph=graph)
+        for step in range(4):
+            estimator.backward(model, batch, seed=0, step=step)
+            gradients.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
+    for captured, plain in zip(gradients[:4], gradients[4:], strict=True):
+        assert torch.cosine_similarity(captured, plain, dim=0) > 0.9999
+
+
 def test_evaluation_is_exact():
     models, batch = models_and_batch()
     found = [model.eval().loss(batch, nestruct.Noise(seed=0)) for model in models]

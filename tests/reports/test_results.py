@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from nestruct.reports import find_runs, read_groups, read_run
+from nestruct.reports import find_runs, paper_tables, read_groups, read_run
 from nestruct.reports.trajectories import trajectories
 
 RESULTS = Path(__file__).parents[2] / "results"
@@ -29,5 +29,7 @@ def test_the_page_of_table_1_draws_every_method():
     groups = read_groups(folders)
     names = [group.label for group in groups]
     assert "REINFORCE (multi-sample), spanning tree, num_samples 2" in names
+    note = " ".join(paper_tables(groups)[0].notes)
+    assert "by that rule: REINFORCE (batch), spanning tree 39.6;" in note  # 1.0 as it is
     drawn = re.findall(r"<b>(.*?)</b>", trajectories(groups))
     assert {"StructureNES, spanning tree", "SST, spanning tree", "NVIL, spanning tree"} < set(drawn)

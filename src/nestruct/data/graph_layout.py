@@ -16,6 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from nestruct.data.cache import cached
+from nestruct.errors import InputError
 from nestruct.kernels import jit, thread_pool
 from nestruct.noise import derive_seed
 from nestruct.structures import KSubset, SpanningTree
@@ -122,9 +123,7 @@ class GraphLayout:
         return layout(starts, z, self.num_times), z
 
 
-def layout(
-    starts: Float[Tensor, "examples nodes 2"], z: Float[Tensor, "examples edges"], num_times: int
-) -> Float[Tensor, "examples nodes times 2"]:
+def layout(starts: Tensor, z: Tensor, num_times: int) -> Float[Tensor, "examples nodes times 2"]:
     """Positions after each of the first steps of the spring layout, for many graphs at once.
 
     A step is what ``networkx.spring_layout(graph, pos=positions, iterations=1, threshold=1e-10)``
@@ -133,12 +132,21 @@ def layout(
     [-1, 1].
 
     Args:
-        starts: Positions before the first step, double precision.
-        z: Edges, 0/1 in triu order.
+        starts: Positions before the first step, ``[examples, nodes, 2]``, double precision.
+        z: Edges, ``[examples, edges]``, 0/1 in triu order.
         num_times: Steps.
     """
+    nodes = starts.shape[1] if starts.dim() == 3 else 0
+    if starts.dim() != 3 or starts.shape[2] != 2:
+        raise InputError(f"starts must be [examples, nodes, 2], got {tuple(starts.shape)}.")
+    if tuple(z.shape) != (len(starts), nodes * (nodes - 1) // 2):
+        raise InputError(
+            f"z must be [examples, edges] = [{len(starts)}, {nodes * (nodes - 1) // 2}], got "
+            f"{tuple(z.shape)}."
+        )
+    check_count("layout", "num_times", num_times, 1)
     x = starts.new_empty(*starts.shape[:2], num_times, 2)
-    arrays = [tensor.numpy() for tensor in (starts, z, x)]
+    arrays = [tensor.detach().numpy() for tensor in (starts, z, x)]
 
     def work(first: int) -> None:
         _layout_kernel(*(array[first : first + _CHUNK] for array in arrays))

@@ -68,7 +68,7 @@ class Backpropagation(Stateless):
         check_examples(type(self).__name__, batch)
         self.prepare(model, batch, seed=seed)
         self._watch().raise_if_all_failed()
-        layout = Layout(model, None)
+        phase, layout = model.at_step(step), Layout(model, None)
         parameters = [*layout.parameters.values(), *self.parameters()]
 
         def one_step(batch: Any, counter: int | Tensor) -> tuple[list[Tensor], dict[str, Tensor]]:
@@ -93,7 +93,10 @@ class Backpropagation(Stateless):
                 one_step,
                 batch,
                 step,
-                key=(id(model), seed, *self._options(), *layout.addresses(list(model.modules()))),
+                key=(
+                    *(id(model), phase, seed, *self._options()),
+                    *layout.addresses(list(model.modules())),
+                ),
                 keep=lambda: model,
                 capturable=lambda: self._is_capturable(model),
                 changed=list(model.buffers()),

@@ -129,7 +129,8 @@ class NES:
         Args:
             model: Any module with ``loss(batch, noise) -> [batch]``. Where it has a method
                 ``touched(batch)``, that gives by parameter name 1 where the losses of a batch can
-                depend on it and 0 where not (the words of other sentences).
+                depend on it and 0 where not (the words of other sentences). Where it has a method
+                ``at_step(step)``, that is called first; see `StructuredModel.at_step`.
             batch: See `nestruct.select_rows`.
             seed: The run's seed.
             step: The training step; with the seed it determines every draw.
@@ -144,6 +145,8 @@ class NES:
             )
         check_examples(type(self).__name__, batch)
         self._watch.raise_if_all_failed()
+        at_step = getattr(model, "at_step", None)
+        phase = at_step(step) if callable(at_step) else None
         modules = list(model.modules())
         layout = Layout(model, self.parameters)
         plan = self._decide(model, layout, batch, seed)
@@ -156,7 +159,7 @@ class NES:
                 batch,
                 step,
                 # All that a captured step takes for granted, and what it must keep alive.
-                key=(id(model), seed, *self._options(), *layout.addresses(modules)),
+                key=(id(model), phase, seed, *self._options(), *layout.addresses(modules)),
                 keep=lambda: (model, self._memory),
                 # Dropout draws from torch's generator, which a captured step would not reseed.
                 capturable=lambda: not has_dropout(model),

@@ -6,6 +6,7 @@ all nodes were at all times and scores every pair; the decoder moves the nodes s
 messages that depend on whether a pair is an edge. The true edges are never seen.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -37,6 +38,8 @@ class RelationalVAE(StructuredModel):
         hidden_size: The width of all hidden layers.
         num_rollout_steps: How many steps are predicted, each from the last prediction, before the
             true positions are looked at again. Long roll-outs tie the tree to the interaction.
+        rollout_curriculum: Pairs ``[step, length]`` in order: from that training step on, roll-outs
+            of that length; ``num_rollout_steps`` before.
         variance: Of the Gaussian likelihood.
         divergence: One of `nestruct.objective.DIVERGENCES`.
         kl_weight: A factor on the divergence; 2 counts every edge in both directions, as published.
@@ -72,6 +75,7 @@ class RelationalVAE(StructuredModel):
         structure: str = "spanning-tree",
         hidden_size: int = 256,
         num_rollout_steps: int = 9,
+        rollout_curriculum: Sequence[Sequence[int]] = (),
         variance: float = 5e-5,
         divergence: str = "gumbel",
         kl_weight: float = 1.0,
@@ -88,6 +92,7 @@ class RelationalVAE(StructuredModel):
         self.num_rollout_steps = check_count(
             owner, "num_rollout_steps", num_rollout_steps, 1, self.num_times - 1
         )
+        self._rollouts = [(0, self.num_rollout_steps), *self._phases(rollout_curriculum)]
         check_count(owner, "hidden_size", hidden_size, 1)
         if structure not in _STRUCTURES:
             raise InputError(
@@ -133,17 +138,48 @@ class RelationalVAE(StructuredModel):
         rows, columns = torch.triu_indices(self.num_nodes, self.num_nodes, 1, device=grid.device)
         return (self.score_scale / 2) * (grid + grid.mT)[..., rows, columns]
 
+    def _phases(self, curriculum: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
+        phases: list[tuple[int, int]] = []
+        for entry in curriculum:
+            if not (isinstance(entry, Sequence) and len(entry) == 2):
+                raise InputError(
+                    "RelationalVAE: rollout_curriculum must be pairs [step, length], got "
+                    f"{entry!r}."
+                )
+            owner, low = "RelationalVAE", 1 + max((step for step, _ in phases), default=0)
+            step = check_count(owner, "this step of rollout_curriculum", entry[0], low)
+            length = check_count(
+                owner, "a length of rollout_curriculum", entry[1], 1, self.num_times - 1
+            )
+            phases.append((step, length))
+        return phases
+
+    def at_step(self, step: int) -> int:
+        """Sets the length of roll-outs that `rollout_curriculum` gives for a training step."""
+        self.num_rollout_steps = next(n for first, n in reversed(self._rollouts) if first <= step)
+        return self.num_rollout_steps
+
     def decode(self, batch: Any, z: Tensor) -> Float[Tensor, "... batch"]:
         """``log p(x | z)`` up to a constant, for ``z [..., batch, edges]``, relaxed z included."""
         return self._log_likelihood(batch, z, self.num_rollout_steps)
 
     def _log_likelihood(self, batch: Any, z: Tensor, steps: int) -> Float[Tensor, "... batch"]:
         x = self._positions(batch).permute(3, 1, 0, 2)  # [2, nodes, batch, times]
+        pairs = self.num_nodes * (self.num_nodes - 1) // 2
+        if tuple(z.shape[-2:]) != (x.shape[2], pairs):
+            raise InputError(
+                f"RelationalVAE: z must be [..., batch, edges] = [..., {x.shape[2]}, {pairs}], got "
+                f"{tuple(z.shape)}."
+            )
         lead, last = z.shape[:-2], self.num_times - 1
         start = x[..., :last:steps]
         edges = z.reshape(-1, *z.shape[-2:]).permute(2, 0, 1)  # [edges, samples, batch]
         cells = edges[..., None].expand(-1, -1, -1, start.shape[-1]).flatten(2)
-        short = are_hard() and isinstance(self.structure, SpanningTree | KSubset)
+        # The shorter way counts on as many edges as a tree has; another structure may be set.
+        has_tree_size = isinstance(self.structure, SpanningTree) or (
+            isinstance(self.structure, KSubset) and self.structure.k == self.num_nodes - 1
+        )
+        short = are_hard() and has_tree_size
         predicted = self.decoder.roll_out(start.flatten(2), cells, steps, hard=short)
         # [2, nodes, samples, batch, times]; the last roll-out may reach past the records.
         mean = predicted.unflatten(3, start.shape[2:]).flatten(-2)[..., :last]
@@ -159,7 +195,8 @@ class RelationalVAE(StructuredModel):
         """What every model reports (loss, F1), and ``loss_published``: the published -ELBO.
 
         That is per node: one step ahead at a time, at one perturb-and-MAP sample, with the Gumbel
-        KL of the directed edges, so every edge counts twice there.
+        KL of the directed edges, so every edge counts twice there. Trees, and any ``n - 1`` pairs,
+        have as many edges as the truth, so F1 is precision and recall too.
         """
         scores = self.encode(batch)
         with hard_structures():
@@ -183,4 +220,6 @@ class RelationalVAE(StructuredModel):
                 f"RelationalVAE: x must be [batch, nodes, times, 2] = [batch, {expected[0]}, "
                 f"{expected[1]}, 2], got {tuple(x.shape)}; say num_nodes and num_times to match."
             )
+        if not len(x):
+            raise InputError("RelationalVAE: x has no examples.")
         return x

@@ -5,7 +5,7 @@ the argmax, decode. Estimators see nothing but the methods of `StructuredModel`;
 alone.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
@@ -64,6 +64,13 @@ class StructuredModel(nn.Module):
 
     def lengths(self, batch: Any) -> Tensor | None:
         """Words per example, where the structure is a dependency tree over sentences."""
+        return None
+
+    def at_step(self, step: int) -> Hashable:
+        """Called before every training step, for what a model changes as training goes on.
+
+        Steps for which it returns the same may share a captured CUDA graph.
+        """
         return None
 
     def loss_at(self, batch: Any, scores: Tensor, z: Tensor) -> Tensor:
