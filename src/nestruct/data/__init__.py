@@ -1,4 +1,4 @@
-"""Data: readers, generators, splits, and what a batch is. Nothing about models or structures."""
+"""Data: readers, generators, splits, and what a batch is. Nothing about models."""
 
 from nestruct.data.batch import (
     batch_size,
