@@ -1,5 +1,7 @@
 """Source and target treebanks: splits, vocabularies, vectors, what is missing."""
 
+import gzip
+
 import numpy as np
 import pytest
 import torch
@@ -124,7 +126,25 @@ def test_bad_sentences_are_refused_or_left_out(folder, caplog):
     with pytest.raises(InputError, match=r"dev.conllu.gz, line 6: the HEAD 9 is beyond"):
         Treebanks(source="xx_b").splits()
     assert len(Treebanks(source="xx_b", skip_bad=True).splits()["validation"]) == 1
-    assert "1 malformed sentences left out" in caplog.text
+    assert "malformed sentences, 1 of them, the first: " in caplog.text
+
+
+def test_the_target_needs_no_trees_to_train_on(folder):
+    path = folder / "ud" / "xx_b" / "train.conllu.gz"
+    known = Treebanks(source="xx_a", target="xx_b", train_on="target").splits()["train"].words
+    lines = gzip.decompress(path.read_bytes()).decode().splitlines()
+    bare = ["\t".join([*line.split("\t")[:6], *"____"]) if line else "" for line in lines]
+    path.write_bytes(gzip.compress("\n".join([*bare, ""]).encode()))
+    data = Treebanks(source="xx_a", target="xx_b", train_on="target")
+    assert data.splits()["train"].words.equal(known)
+    assert data.hidden == ("train",)
+
+
+def test_a_target_can_be_none_and_a_source_no_file(folder):
+    alone, none = Treebanks(source="xx_a"), Treebanks(source="xx_a", target="none")
+    assert none.texts == alone.texts
+    with pytest.raises(InputError, match="is a file; give the folder"):
+        _ = Treebanks(source=str(folder / "ud" / "xx_a" / "train.conllu.gz")).texts
 
 
 def test_generated_trees_are_projective():

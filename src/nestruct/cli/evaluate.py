@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from tyro.conf import arg
 
 from nestruct.cli.arguments import Flag, RunFolder
-from nestruct.training import evaluate_run
+from nestruct.training import evaluate_file, evaluate_run
 from nestruct.wording import number
 
 
@@ -15,6 +15,8 @@ def evaluate(
     /,
     *,
     split: Literal["train", "validation", "test"] = "test",
+    file: Annotated[str | None, arg(metavar="FILE.conllu", help_behavior_hint="")] = None,
+    skip_bad: Flag = False,
     checkpoint: Literal["best", "last"] = "best",
     device: Annotated[str, arg(metavar="D")] = "auto",
     as_json: Annotated[Flag, arg(name="json", help_behavior_hint="")] = False,
@@ -24,15 +26,22 @@ def evaluate(
     Args:
         run: A run folder.
         split: Which examples.
+        file: Of a parser: compare with the trees of this file instead, plain or gzip.
+        skip_bad: Leave malformed sentences of the file out, and count them.
         checkpoint: Which parameters: best on validation, or last.
         device: auto, cpu, cuda or cuda:1.
         as_json: Print one JSON object instead of lines.
     """
-    step, values = evaluate_run(run, split=split, checkpoint=checkpoint, device=device)
+    kept = {"checkpoint": checkpoint, "device": device}
+    if file is None:
+        step, values = evaluate_run(run, split=split, **kept)
+    else:
+        step, values = evaluate_file(run, file, skip_bad=skip_bad, **kept)
     if as_json:
-        print(json.dumps({"run": run.name, "split": split, "step": step, **values}))
+        on = {"split": split} if file is None else {"file": file}
+        print(json.dumps({"run": run.name, **on, "step": step, **values}))
         return 0
-    print(f"{run} at step {step}, {split} split:")
+    print(f"{run} at step {step}, {f'{split} split' if file is None else file}:")
     for name, value in values.items():
         print(f"  {name} {number(value)}")
     return 0

@@ -77,6 +77,11 @@ class Domains(ABC):
             check_count(owner, "max_words", self.max_words, 1)
         check_count(owner, "seed", self.seed, 0)
 
+    @property
+    def hidden(self) -> tuple[str, ...]:
+        """Splits whose trees are not told."""
+        return ("train",) if self.train_on == "target" else ()
+
     @abstractmethod
     def _read(self) -> Texts:
         """The sentences."""
@@ -178,7 +183,8 @@ class Treebanks(Domains):
 
     Args:
         source: The treebank with trees, like ``gl_ctg``; a name with a slash is a folder.
-        target: The treebank to adapt to; without one, the source's own test is the test.
+        target: The treebank to adapt to, whose train file needs no trees; without one (None, or
+            ``none``) the source's own test is the test.
         embeddings: Word vectors: a file's name in ``emb/`` (or a path with a slash); ``auto``, the
             file there that starts with the source's language (``cc.gl.`` or ``gl_``); ``none``:
             made-up ones of 300 dimensions.
@@ -205,9 +211,11 @@ class Treebanks(Domains):
                     "dev; give a treebank with more."
                 )
             train, dev = self._split(train)
-        adapts = self.target is not None
-        target = self.source if self.target is None else self.target
-        target_train = self._sentences(target, "train", required=True) if adapts else []
+        adapts = self.target not in (None, "none")
+        target = self.target if self.target is not None and adapts else self.source
+        target_train = []
+        if adapts:  # trees that are never looked at may be broken, or not there
+            target_train = self._sentences(target, "train", required=True, trees=False)
         if self.train_on == "target" and not adapts:
             raise InputError("Treebanks: train_on is 'target', so say which: data.target=NAME.")
         return Texts(train, dev, target_train, self._sentences(target, "test"))
@@ -219,6 +227,8 @@ class Treebanks(Domains):
     def _find(self, name: str, split: str, *, required: bool) -> Path | None:
         folder = Path(name) if "/" in name else self._root("ud", f"{name} from {_UD}") / name
         base = folder.name
+        if folder.is_file():
+            raise InputError(f"Treebanks: {folder} is a file; give the folder that it is in.")
         names = [f"{stem}.conllu{end}" for stem in (split, f"{base}-ud-{split}") for end in _ENDS]
         path = next((folder / n for n in names if (folder / n).exists()), None)
         if path is None and required:
@@ -228,14 +238,17 @@ class Treebanks(Domains):
             )
         return path
 
-    def _sentences(self, name: str, split: str, *, required: bool = False) -> list[Sentence]:
+    def _sentences(
+        self, name: str, split: str, *, required: bool = False, trees: bool = True
+    ) -> list[Sentence]:
         path = self._find(name, split, required=required)
         if path is None:
             return []
-        reader = Reader(path, skip_bad=self.skip_bad)
+        reader = Reader(path, trees=trees, skip_bad=self.skip_bad)
         sentences = [sentence for sentence in reader if len(sentence)]
         if reader.num_bad:
-            log.warning("%s: %d malformed sentences left out.", path, reader.num_bad)
+            count, first = reader.num_bad, reader.first_bad
+            log.warning("Left out: malformed sentences, %d of them, the first: %s", count, first)
         if required and not sentences:
             raise InputError(f"Treebanks: {path} has no sentences.")
         return sentences

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
+from nestruct.errors import InputError
 from nestruct.estimators.backpropagation import Backpropagation
 from nestruct.models import StructuredModel
 from nestruct.noise import Noise
@@ -37,4 +38,9 @@ class Supervised(Backpropagation):
     def surrogate(self, model: StructuredModel, batch: Any, noise: Noise) -> tuple[Tensor, Tensor]:
         """The mean loss: it is its own surrogate."""
         losses = model.loss(batch, noise)
+        if not losses.requires_grad:
+            raise InputError(
+                f"Supervised: the loss of {type(model).__name__} cannot be differentiated as it "
+                "is; take an estimator for structures, such as StructureNES or NES."
+            )
         return losses.mean(), losses

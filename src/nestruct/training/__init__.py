@@ -6,7 +6,14 @@
 
 from nestruct.training.checkpoint import CheckpointError
 from nestruct.training.evaluate import evaluate
-from nestruct.training.experiment import Experiment, build, evaluate_run, load, train
+from nestruct.training.experiment import (
+    Experiment,
+    build,
+    evaluate_file,
+    evaluate_run,
+    load,
+    train,
+)
 from nestruct.training.fit import FitResult, fit
 from nestruct.training.options import Training
 from nestruct.training.recipe import Recipe, read_recipe, recipe_names, recipe_text
@@ -20,6 +27,7 @@ __all__ = [
     "Training",
     "build",
     "evaluate",
+    "evaluate_file",
     "evaluate_run",
     "fit",
     "load",

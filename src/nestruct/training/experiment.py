@@ -14,7 +14,10 @@ from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from nestruct.data import to_device
+from nestruct.data.sentences import collate
+from nestruct.data.treebank import Reader
 from nestruct.errors import InputError, NestructError
+from nestruct.models import ParserVAE
 from nestruct.noise import derive_seed
 from nestruct.population.shard import first_rank_decides
 from nestruct.training.attachment import can_count, note_attachment
@@ -230,7 +233,15 @@ def evaluate_run(
     found = _find(run, checkpoint)
     _fill(model, found.model, run)
     model.to(recipe.device)
-    examples = data.splits()[split]
+    splits = data.splits()
+    if split not in splits:
+        raise InputError(f"The data of {run} have no {split} split; there are {', '.join(splits)}.")
+    if split in getattr(data, "hidden", ()):
+        raise InputError(
+            f"{run} trains on sentences without their trees, so there is nothing to compare with; "
+            "say --split test or validation."
+        )
+    examples = splits[split]
     values = _measure(recipe, model, examples)
     if split == "test" and can_count(model, examples):
         try:
@@ -240,6 +251,32 @@ def evaluate_run(
         except OSError as error:
             log.warning("What it attaches was not noted: %s.", error)
     return found.step, values
+
+
+def evaluate_file(
+    run: str | Path,
+    file: str | Path,
+    *,
+    skip_bad: bool = False,
+    checkpoint: str = "best",
+    device: str = "auto",
+) -> tuple[int, dict[str, float]]:
+    """The step of a parser's checkpoint, and its metrics on the trees of a CoNLL-U file.
+
+    The data of the run are not needed.
+    """
+    model = load(run, checkpoint=checkpoint, device=device)
+    if not isinstance(model, ParserVAE):
+        raise InputError(f"{run} holds no parser but a {type(model).__name__}: no file to compare.")
+    reader = Reader(file, skip_bad=skip_bad)
+    sentences = [sentence for sentence in reader if len(sentence)]
+    if reader.num_bad:
+        log.warning("Left out: malformed sentences, %d, first %s", reader.num_bad, reader.first_bad)
+    if not sentences:
+        raise InputError(f"{file} has no sentences.")
+    recipe = Recipe.from_tables(read_config(Path(run)) | {"device": resolve_device(device)})
+    batch = collate(sentences, model.vocabulary, trees=True)
+    return _find(run, checkpoint).step, _measure(recipe, model, batch)
 
 
 def _measure(recipe: Recipe, model: nn.Module, examples: Any) -> dict[str, float]:

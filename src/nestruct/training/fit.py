@@ -269,7 +269,12 @@ def fit(
             spent = first(display.note)
             now.evaluations, now.seconds, loop.untrained = spent.evaluations, spent.seconds, None
         if now.reason is None:
-            loop.run()
+            try:
+                loop.run()
+            except InputError:
+                if folder is not None and not continues and now.step == 0:
+                    folder.undo()  # refused at its first step: there is nothing to continue
+                raise
         else:
             display.note(f"This run {now.reason} at step {now.step}: nothing is left to do.")
             if best_model is not None:

@@ -7,6 +7,7 @@ import itertools
 import json
 import math
 import os
+import shutil
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -92,6 +93,15 @@ class RunFolder:
             write_checkpoint(folder, name, checkpoint)
         self._good.add(name)
         self._step = checkpoint.step
+
+    def undo(self) -> None:
+        """Takes away what was written of a run that came to nothing; the folder too, if empty."""
+        with contextlib.suppress(OSError):
+            (self.path / "config.toml").unlink()  # first: without it the folder is no run
+            shutil.rmtree(self.path / "checkpoints", ignore_errors=True)
+            for name in (*LOGS, "environment.json", ".lock"):
+                (self.path / name).unlink(missing_ok=True)
+            self.path.rmdir()
 
     def close(self) -> None:
         """Lets the folder go."""

@@ -1,0 +1,65 @@
+"""``nestruct evaluate`` of a parser: splits that are there, files of one's own, hidden trees."""
+
+import json
+
+import pytest
+from toys import run_command as run
+
+from nestruct.data import Grammar
+from nestruct.data.treebank import write_treebank
+
+
+@pytest.fixture(scope="module")
+def parser(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "parser"
+    assert run("train", "parser-tiny", "--run", folder, "training.max_epochs=1") == 0
+    return folder
+
+
+def said(capsys, *words) -> tuple[int, str, str]:
+    capsys.readouterr()
+    status = run(*words)
+    out, err = capsys.readouterr()
+    return status, out, err
+
+
+def test_a_file_of_ones_own_is_compared_with(parser, tmp_path, capsys):
+    trees = Grammar().texts.target_test
+    write_treebank(tmp_path / "own.conllu.gz", trees)
+    _, out, _ = said(capsys, "evaluate", parser, "--file", tmp_path / "own.conllu.gz", "--json")
+    found = json.loads(out)
+    _, out, _ = said(capsys, "evaluate", parser, "--json")
+    expected = json.loads(out)
+    assert found["uas"] == pytest.approx(expected["uas"])
+    assert found["las"] == pytest.approx(expected["las"])
+    write_treebank(tmp_path / "bad.conllu", [trees[0], b"1\tx\n\n"])
+    status, _, err = said(capsys, "evaluate", parser, "--file", tmp_path / "bad.conllu")
+    assert status != 0
+    assert f"line {len(trees[0]) + 2}" in err
+    assert said(capsys, "evaluate", parser, "--skip-bad", "--file", tmp_path / "bad.conllu")[0] == 0
+    (tmp_path / "empty.conllu").touch()
+    status, _, err = said(capsys, "evaluate", parser, "--file", tmp_path / "empty.conllu")
+    assert "has no sentences" in err
+
+
+def test_hidden_trees_are_not_compared_with(parser, tmp_path, capsys):
+    start = ["--init-from", parser, "--run", tmp_path / "nes", "estimator.population_size=4"]
+    assert run("train", "parser-tiny-nes", *start, "training.max_epochs=1") == 0
+    status, _, err = said(capsys, "evaluate", tmp_path / "nes", "--split", "train")
+    assert status != 0
+    assert "without their trees" in err
+
+
+@pytest.mark.parametrize(
+    ("option", "reason"),
+    [
+        ("model.objective=vae", "cannot be differentiated"),
+        ("estimator.name=DPP", "has no latent tree"),
+        ("estimator.name=StructureNES", "has no latent tree"),
+    ],
+)
+def test_what_is_refused_at_its_first_step_leaves_no_run(tmp_path, capsys, option, reason):
+    status, _, err = said(capsys, "train", "parser-tiny", option, "--run", tmp_path / "a")
+    assert status != 0
+    assert reason in err
+    assert not (tmp_path / "a").exists()
