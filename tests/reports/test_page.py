@@ -86,7 +86,7 @@ def test_results_are_means_and_standard_deviations_over_seeds(runs, tmp_path):
     assert other["loss test"] == NOTHING
 
 
-def test_methods_on_the_same_data_are_called_by_their_names(tmp_path):
+def test_methods_are_called_by_their_names(tmp_path):
     folders = []
     for name in ("NES", "SST"):
         folder = write_run(tmp_path / name, title=f"A long title that ends with {name}")
@@ -98,11 +98,23 @@ def test_methods_on_the_same_data_are_called_by_their_names(tmp_path):
     config = (other / "config.toml").read_text()
     (other / "config.toml").write_text(f"{config}\n[data]\nnum_nodes = 7\n")
     labels = {group.label for group in read_groups([*folders, other])}
-    assert labels == {
+    assert labels == {"NES", "SST", "NES, num_nodes 7"}
+    assert {group.label for group in read_groups([folders[0], other])} == {
         "A long title that ends with NES",
-        "A long title that ends with SST",
         "Other trees",
     }
+
+
+def test_a_title_that_is_not_true_names_nothing(tmp_path):
+    """REINFORCE in the place of the recipe's own estimator."""
+    folder = write_run(tmp_path / "run", title="Unstructured VAE, exact gradient by enumeration")
+    config = (folder / "config.toml").read_text().replace('"NES"', '"Reinforce"')
+    (folder / "config.toml").write_text(config.replace('"tiny"', '"unstructured-unbiased"'))
+    write_page([folder], tmp_path / "page.html")
+    assert pages.parse(tmp_path / "page.html").one("h1").text == "Reinforce"
+    (folder / "config.toml").write_text(config.replace('"tiny"', '"my-own"'))
+    write_page([folder], tmp_path / "page.html")
+    assert pages.parse(tmp_path / "page.html").one("h1").text.endswith("by enumeration")
 
 
 def test_what_differs_between_groups_is_marked(runs, tmp_path):
