@@ -132,6 +132,14 @@ def test_table_1_has_the_papers_numbers_beside_ours_and_says_what_was_not_run(of
     tree, subset = "spanning tree: ", "any n−1 edges: "  # noqa: RUF001
     assert rows["SST"][f"{tree}ELBO, paper"].text == "-1,080 ± 110"
     assert rows["NES"][f"{tree}F1 (%), paper"].text == "92 ± 0.2"
+    for metric, digits in (("ELBO", 0), ("F1 (%)", 1)):
+        paper, our, less = (
+            rows["SST"][f"{tree}{metric}, {which}"] for which in ("paper", "ours", "difference")
+        )
+        assert less.value == pytest.approx(our.value - paper.value)
+        assert less.text == f"{less.value:+,.{digits}f}"
+    assert rows["StructureNES"][f"{tree}ELBO, difference"] == Cell()  # the paper has none
+    assert rows["no learning: untrained model"][f"{tree}F1 (%), difference"] == Cell()
     tests = [lines(of_table_1 / f"structure-{k}", "test")[-1] for k in range(2)]
     ours = rows["StructureNES"][f"{tree}F1 (%), ours"]
     assert ours.value == pytest.approx(100 * mean(test["f1_sample"] for test in tests))
