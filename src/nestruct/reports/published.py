@@ -129,14 +129,21 @@ class PublishedTable:
     def tiny(self) -> "PublishedTable":
         """The table for tiny runs: the same methods, on data and with settings of any kind.
 
-        Generated sentences stand for the first pair of treebanks.
+        Generated sentences stand for the first pair of treebanks. What the title says of the data,
+        and columns of their sizes, is not true of tiny ones.
         """
-        first = next(iter(self.columns)) if self.sources else None
+        columns, first = dict(self.columns), None
+        if self.sources:
+            first = next(iter(columns))
+            columns = {first: f"generated, for {columns[first]}"}
+        elif self.column == "model.hidden_size":
+            columns = {size: f"hidden size {size}" for size in columns}
+        subject = self.title.removeprefix(self.name).partition(",")[0]
         return replace(
             self,
-            title=f"Tiny {self.name} (not comparable):{self.title.removeprefix(self.name)[1:]}",
+            title=f"Tiny {self.name} (not comparable){subject}",
             data={},
-            columns={first: f"generated, for {self.columns[first]}"} if first else self.columns,
+            columns=columns,
             rows=tuple(replace(row, options={}) for row in self.rows),
             sources={},
             settings={},
