@@ -105,6 +105,22 @@ def test_without_learning_are_the_baselines_and_the_untrained_model(trained):
     assert all(r["one run: steps"] == Cell() for r in plain.values())
 
 
+def test_the_untrained_model_is_one_of_the_same_data_or_says_which(tmp_path):
+    folders = [write_run(tmp_path / str(k), seed=k) for k in range(3)]
+    config = (folders[0] / "config.toml").read_text()
+    for k, (dataset, size) in enumerate((("a", 7), ("a", 9), ("b", 7))):
+        data, model = f'[data]\ndataset = "{dataset}"\n', f"[model]\nhidden_size = {size}\n"
+        (folders[k] / "config.toml").write_text(config + data + model)
+    for chosen_ones, names in (
+        (folders[:1], ["untrained model"]),
+        (folders[:2], ["untrained model, hidden_size 7"]),
+        (folders, []),
+    ):
+        rows = as_dicts(report_tables(read_groups(chosen_ones))[0])
+        found = [r["method"].text for r in rows if r["method"].text.startswith("untrained")]
+        assert found == names
+
+
 def test_baselines_of_several_data_sets_are_told_apart(tmp_path):
     folders = []
     sets = (("particles", 20, 0.3), ("particles", 30, 0.4), ("words", 20, 0.1))

@@ -263,9 +263,10 @@ def _baseline(table: PublishedTable, baseline: Baseline, runs: Sequence[Run]) ->
 def _untrained(table: PublishedTable, runs: Sequence[Run]) -> list[Cell]:
     cells = [Cell("no learning: untrained model")]
     for structure in table.columns:
-        records = untrained([run for run in runs if run.option("model.structure") == structure])
+        starts = untrained([run for run in runs if run.option("model.structure") == structure])
         for metric in METRICS:
-            values = [r[OURS[metric]] for r in records if r.get(OURS[metric]) is not None]
+            found = [run.value("first", OURS[metric]) for run in starts]
+            values = [value for value in found if value is not None]
             cell = (_percent(values) if metric == "f1" else spread(values)) if values else NOT_RUN
             text = f"{cell.text} ({len(values)})" if values else cell.text
             cells += _alone(table, Cell(text, cell.value, cell.spread))
