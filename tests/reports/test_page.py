@@ -432,6 +432,43 @@ def test_every_control_can_be_used(runs, tmp_path, monkeypatch):
     assert "NaN" not in dom
 
 
+def test_a_chart_with_nothing_to_draw_is_hidden(runs, tmp_path):
+    """A run that was only evaluated, over another structure: no place on a logarithmic axis."""
+    only = write_run(tmp_path / "only", sigma=0.5, steps=0, tested=False)
+    for folder, structure in ((runs[-1], "spanning-tree"), (only, "k-subset")):
+        config = (folder / "config.toml").read_text()
+        (folder / "config.toml").write_text(f'{config}[model]\nstructure = "{structure}"\n')
+    write_page([runs[-1], only], tmp_path / "page.html")
+    page = pages.parse(tmp_path / "page.html")
+    figures = list(page.one(id="curves-main").all("figure"))
+    shown = [f.one("h3").text for f in figures if "hidden" not in f.attributes]
+    assert len(shown) == 3
+    assert all(label.endswith(", spanning tree") for label in shown)
+    assert [f.text for f in figures if "hidden" in f.attributes] == [""] * 3
+
+
+@in_browser
+@pytest.mark.parametrize(("button", "lines"), [("all", 8), ("none", 0)])
+def test_all_groups_and_none_can_be_chosen_at_once(runs, tmp_path, monkeypatch, button, lines):
+    click = f"""
+        const buttons = [...document.querySelectorAll("#curves-groups button")];
+        document.querySelector("#curves-groups input").click();
+        buttons.find((found) => found.textContent === "{button}").click();
+        const boxes = [...document.querySelectorAll("#curves-groups input")];
+        document.body.dataset.chosen = boxes.filter((box) => box.checked).length;
+        const lines = [...document.querySelectorAll("figure:not([hidden]) .mean")];
+        document.body.dataset.lines = lines.length;
+        document.body.dataset.none = !document.getElementById("curves-none").hidden;
+        """
+    with_script(monkeypatch, click)
+    write_page(runs, tmp_path / "page.html")
+    dom, complaints = opened(tmp_path / "page.html")
+    assert complaints == []
+    assert f'data-lines="{lines}"' in dom
+    assert f'data-chosen="{2 if lines else 0}"' in dom
+    assert f'data-none="{"false" if lines else "true"}"' in dom
+
+
 @in_browser
 def test_images_are_drawn_beside_what_the_model_decodes(tmp_path, monkeypatch):
     with_script(

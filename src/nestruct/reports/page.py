@@ -212,13 +212,15 @@ def _legend(data: dict[str, Any]) -> str:
 
 
 def _charts(data: dict[str, Any], *, main: bool) -> str:
+    """A place for each chart; without a script, those are hidden that have nothing to draw."""
     looks = [group["look"] for group in data["groups"]]
-    return "".join(
-        f'<figure class="chart" id="chart-{k}">'
-        f"{draw_chart(chart, data['runs'], data['view'], looks) if main else ''}</figure>"
-        for k, chart in enumerate(data["charts"])
-        if chart["main"] == main
-    )
+    places = ""
+    for k, chart in enumerate(data["charts"]):
+        if chart["main"] == main:
+            drawing = draw_chart(chart, data["runs"], data["view"], looks) if main else ""
+            hidden = " hidden" * (main and not drawing)
+            places += f'<figure class="chart" id="chart-{k}"{hidden}>{drawing}</figure>'
+    return places
 
 
 def _config(group: Group) -> dict[str, Any]:
