@@ -107,14 +107,18 @@ def test_methods_are_called_by_their_names(tmp_path):
 
 def test_a_title_that_is_not_true_names_nothing(tmp_path):
     """REINFORCE in the place of the recipe's own estimator."""
-    folder = write_run(tmp_path / "run", title="Unstructured VAE, exact gradient by enumeration")
-    config = (folder / "config.toml").read_text().replace('"NES"', '"Reinforce"')
-    (folder / "config.toml").write_text(config.replace('"tiny"', '"unstructured-unbiased"'))
-    write_page([folder], tmp_path / "page.html")
-    assert pages.parse(tmp_path / "page.html").one("h1").text == "Reinforce"
-    (folder / "config.toml").write_text(config.replace('"tiny"', '"my-own"'))
-    write_page([folder], tmp_path / "page.html")
-    assert pages.parse(tmp_path / "page.html").one("h1").text.endswith("by enumeration")
+    told = "Unstructured VAE, exact gradient by enumeration"
+    for recipe, title, heading in (
+        ("unstructured-unbiased", told, "Reinforce"),
+        ("unstructured-unbiased", f"{told}: set data.dataset", "Reinforce"),  # as it once was
+        ("unstructured-unbiased", "Without a baseline", "Without a baseline"),
+        ("my-own", told, told),
+    ):
+        folder = write_run(tmp_path / f"{recipe} {title}", title=title)
+        config = (folder / "config.toml").read_text().replace('"NES"', '"Reinforce"')
+        (folder / "config.toml").write_text(config.replace('"tiny"', f'"{recipe}"'))
+        write_page([folder], tmp_path / "page.html")
+        assert pages.parse(tmp_path / "page.html").one("h1").text == heading
 
 
 def test_what_differs_between_groups_is_marked(runs, tmp_path):

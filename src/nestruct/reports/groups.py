@@ -29,7 +29,7 @@ LATER_OPTIONS = {
     "training.num_starts": 1,
     "training.start_steps": 300,
 }
-
+TITLED_KEYS = ("estimator.name", "model.structure")  # what titles of recipes are about
 MOST_TOLD = 5  # differences in a label
 
 
@@ -62,15 +62,18 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
 
 
 def own_title(run: Run) -> str:
-    """A run's title; its estimator and structure where they are not those of the recipe it names.
+    """A run's title, if it has one and that is true of it.
 
-    Empty where it has none.
+    With another estimator or structure than the recipe has, its title is not: these two then.
     """
+    title = str(run.config.get("title") or "")
     recipe = _shipped(str(run.config.get("recipe")))
-    own, its = ([flatten(config).get(key) for key in _TITLED] for config in (run.config, recipe))
-    if any(told is not None and told != value for value, told in zip(own, its, strict=True)):
-        return ", ".join(str(value) for value in own if value is not None)
-    return str(run.config.get("title") or "")
+    if not title.startswith(recipe.get("title", title)):
+        return title  # given to this run
+    own, its = (flatten(config) for config in (run.config, recipe))
+    if all(own.get(key) == its.get(key, own.get(key)) for key in TITLED_KEYS):
+        return title
+    return ", ".join(str(own[key]) for key in TITLED_KEYS if key in own)
 
 
 def unlike(labels: Sequence[str]) -> list[str]:
@@ -120,14 +123,13 @@ def flatten(table: Record, prefix: str = "") -> Record:
     return flat
 
 
-_TITLED = ("estimator.name", "model.structure")  # what titles of recipes are about
-
-
 @cache
 def _shipped(recipe: str) -> Record:
     """The recipe of that name in this package; empty where it has none."""
-    file = resources.files("nestruct") / "recipes" / f"{recipe}.toml"
-    return tomllib.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    for file in (resources.files("nestruct") / "recipes").iterdir():
+        if file.name == f"{recipe}.toml":
+            return tomllib.loads(file.read_text(encoding="utf-8"))
+    return {}
 
 
 def _comparable(key: str, one: Record, other: Record) -> bool:
