@@ -179,6 +179,20 @@ def test_losses_of_different_models_carry_a_warning(trained):
     assert notes["elbo"] == ""
 
 
+def test_a_share_is_never_drawn_on_a_logarithmic_axis_at_first(tmp_path):
+    """One run over trees failed (a wide loss, an F1 near 0); those over subsets did not."""
+    for name, f1, loss in (("failed", 0.002, 1e4), ("trees", 0.97, 1.0), ("subsets", 0.9, 2.0)):
+        folder = write_run(tmp_path / name, title=name)
+        structure = "k-subset" if name == "subsets" else "spanning-tree"
+        config = (folder / "config.toml").read_text()
+        (folder / "config.toml").write_text(f'{config}[model]\nstructure = "{structure}"\n')
+        record = {"step": 1, "split": "validation", "evaluations": 1, "loss": loss, "f1_map": f1}
+        (folder / "metrics.jsonl").write_text(json.dumps(record | {"uas_all": f1}) + "\n")
+    groups = read_groups(sorted(tmp_path.iterdir()))
+    logarithmic = {chart["label"] for chart in charts(groups) if chart["log"]}
+    assert logarithmic == {"loss (validation), spanning tree"}
+
+
 def test_a_mean_is_taken_at_the_steps_that_all_runs_have():
     fast, slow = [(0, 0.0, 5.0), (2, 1.0, 2.0), (4, 2.0, 4.0)], [(2, 7.0, 4.0), (4, 14.0, 8.0)]
     line = combine([fast, slow])

@@ -105,6 +105,22 @@ def test_without_learning_are_the_baselines_and_the_untrained_model(trained):
     assert all(r["one run: steps"] == Cell() for r in plain.values())
 
 
+def test_the_untrained_model_is_one_of_the_same_data_or_says_which(tmp_path):
+    folders = [write_run(tmp_path / str(k), seed=k) for k in range(3)]
+    config = (folders[0] / "config.toml").read_text()
+    for k, (dataset, size) in enumerate((("a", 7), ("a", 9), ("b", 7))):
+        data, model = f'[data]\ndataset = "{dataset}"\n', f"[model]\nhidden_size = {size}\n"
+        (folders[k] / "config.toml").write_text(config + data + model)
+    for chosen_ones, names in (
+        (folders[:1], ["untrained model"]),
+        (folders[:2], ["untrained model, hidden_size 7"]),
+        (folders, []),
+    ):
+        rows = as_dicts(report_tables(read_groups(chosen_ones))[0])
+        found = [r["method"].text for r in rows if r["method"].text.startswith("untrained")]
+        assert found == names
+
+
 def test_baselines_of_several_data_sets_are_told_apart(tmp_path):
     folders = []
     sets = (("particles", 20, 0.3), ("particles", 30, 0.4), ("words", 20, 0.1))
@@ -132,6 +148,14 @@ def test_table_1_has_the_papers_numbers_beside_ours_and_says_what_was_not_run(of
     tree, subset = "spanning tree: ", "any n−1 edges: "  # noqa: RUF001
     assert rows["SST"][f"{tree}ELBO, paper"].text == "-1,080 ± 110"
     assert rows["NES"][f"{tree}F1 (%), paper"].text == "92 ± 0.2"
+    for metric, digits in (("ELBO", 0), ("F1 (%)", 1)):
+        paper, our, less = (
+            rows["SST"][f"{tree}{metric}, {which}"] for which in ("paper", "ours", "difference")
+        )
+        assert less.value == pytest.approx(our.value - paper.value)
+        assert less.text == f"{less.value:+,.{digits}f}"
+    assert rows["StructureNES"][f"{tree}ELBO, difference"] == Cell()  # the paper has none
+    assert rows["no learning: untrained model"][f"{tree}F1 (%), difference"] == Cell()
     tests = [lines(of_table_1 / f"structure-{k}", "test")[-1] for k in range(2)]
     ours = rows["StructureNES"][f"{tree}F1 (%), ours"]
     assert ours.value == pytest.approx(100 * mean(test["f1_sample"] for test in tests))

@@ -86,7 +86,7 @@ def test_results_are_means_and_standard_deviations_over_seeds(runs, tmp_path):
     assert other["loss test"] == NOTHING
 
 
-def test_methods_on_the_same_data_are_called_by_their_names(tmp_path):
+def test_methods_are_called_by_their_names(tmp_path):
     folders = []
     for name in ("NES", "SST"):
         folder = write_run(tmp_path / name, title=f"A long title that ends with {name}")
@@ -98,11 +98,27 @@ def test_methods_on_the_same_data_are_called_by_their_names(tmp_path):
     config = (other / "config.toml").read_text()
     (other / "config.toml").write_text(f"{config}\n[data]\nnum_nodes = 7\n")
     labels = {group.label for group in read_groups([*folders, other])}
-    assert labels == {
+    assert labels == {"NES", "SST", "NES, num_nodes 7"}
+    assert {group.label for group in read_groups([folders[0], other])} == {
         "A long title that ends with NES",
-        "A long title that ends with SST",
         "Other trees",
     }
+
+
+def test_a_title_that_is_not_true_names_nothing(tmp_path):
+    """REINFORCE in the place of the recipe's own estimator."""
+    told = "Unstructured VAE, exact gradient by enumeration"
+    for recipe, title, heading in (
+        ("unstructured-unbiased", told, "Reinforce"),
+        ("unstructured-unbiased", f"{told}: set data.dataset", "Reinforce"),  # as it once was
+        ("unstructured-unbiased", "Without a baseline", "Without a baseline"),
+        ("my-own", told, told),
+    ):
+        folder = write_run(tmp_path / f"{recipe} {title}", title=title)
+        config = (folder / "config.toml").read_text().replace('"NES"', '"Reinforce"')
+        (folder / "config.toml").write_text(config.replace('"tiny"', f'"{recipe}"'))
+        write_page([folder], tmp_path / "page.html")
+        assert pages.parse(tmp_path / "page.html").one("h1").text == heading
 
 
 def test_what_differs_between_groups_is_marked(runs, tmp_path):
@@ -418,6 +434,43 @@ def test_every_control_can_be_used(runs, tmp_path, monkeypatch):
     assert first
     assert first[1] == "sigma 0.3"
     assert "NaN" not in dom
+
+
+def test_a_chart_with_nothing_to_draw_is_hidden(runs, tmp_path):
+    """A run that was only evaluated, over another structure: no place on a logarithmic axis."""
+    only = write_run(tmp_path / "only", sigma=0.5, steps=0, tested=False)
+    for folder, structure in ((runs[-1], "spanning-tree"), (only, "k-subset")):
+        config = (folder / "config.toml").read_text()
+        (folder / "config.toml").write_text(f'{config}[model]\nstructure = "{structure}"\n')
+    write_page([runs[-1], only], tmp_path / "page.html")
+    page = pages.parse(tmp_path / "page.html")
+    figures = list(page.one(id="curves-main").all("figure"))
+    shown = [f.one("h3").text for f in figures if "hidden" not in f.attributes]
+    assert len(shown) == 3
+    assert all(label.endswith(", spanning tree") for label in shown)
+    assert [f.text for f in figures if "hidden" in f.attributes] == [""] * 3
+
+
+@in_browser
+@pytest.mark.parametrize(("button", "lines"), [("all", 8), ("none", 0)])
+def test_all_groups_and_none_can_be_chosen_at_once(runs, tmp_path, monkeypatch, button, lines):
+    click = f"""
+        const buttons = [...document.querySelectorAll("#curves-groups button")];
+        document.querySelector("#curves-groups input").click();
+        buttons.find((found) => found.textContent === "{button}").click();
+        const boxes = [...document.querySelectorAll("#curves-groups input")];
+        document.body.dataset.chosen = boxes.filter((box) => box.checked).length;
+        const lines = [...document.querySelectorAll("figure:not([hidden]) .mean")];
+        document.body.dataset.lines = lines.length;
+        document.body.dataset.none = !document.getElementById("curves-none").hidden;
+        """
+    with_script(monkeypatch, click)
+    write_page(runs, tmp_path / "page.html")
+    dom, complaints = opened(tmp_path / "page.html")
+    assert complaints == []
+    assert f'data-lines="{lines}"' in dom
+    assert f'data-chosen="{2 if lines else 0}"' in dom
+    assert f'data-none="{"false" if lines else "true"}"' in dom
 
 
 @in_browser

@@ -33,3 +33,39 @@ def test_the_page_of_table_1_draws_every_method():
     assert "by that rule: REINFORCE (batch), spanning tree 39.6;" in note  # 1.0 as it is
     drawn = re.findall(r"<b>(.*?)</b>", trajectories(groups))
     assert {"StructureNES, spanning tree", "SST, spanning tree", "NVIL, spanning tree"} < set(drawn)
+
+
+def labels(*folders):
+    """What the runs in each folder are called, by folder and run."""
+    groups = read_groups(find_runs([RESULTS / folder for folder in folders])[0])
+    return {"/".join(g.runs[0].path.parts[-2:]): g.label for g in groups}
+
+
+def test_images_are_named_by_method_data_and_what_differs():
+    found = labels("categorical")
+    assert found["categorical/fashion-reinforce"] == "Reinforce, fashion-mnist"
+    assert found["categorical/kmnist-gsm"] == "SST, kmnist, anneal_rate 1e-05"
+    assert found["categorical/kmnist-gsm-r4"] == "SST, kmnist, anneal_rate 0.0001"
+    size = "NES, fashion-mnist, hidden_size 64, population_size"
+    assert found["categorical/table3-nes-64-n20"] == f"{size} 20"
+    assert found["categorical/table3-nes-64-n40"] == f"{size} 40"  # its title has instructions
+    assert len(set(found.values())) == len(found)
+
+
+def test_what_a_few_differences_do_not_tell_apart_gets_more():
+    found = labels("categorical/search")
+    assert found["search/h16-3e-3-30"].endswith("standard_score, lr 0.003, max_steps 11700")
+    assert not any(re.search(r"\(\d+\)$", label) for label in found.values())
+
+
+def test_parsers_are_named_by_method_treebanks_and_trees():
+    found = labels("parsing/gl_ctg-gl_treegal", "parsing/ru_taiga-ru_gsd", "parsing/id_csui-id_gsd")
+    # Only the newer ones have training.smoothing_gap, which is 0.
+    for run, treebanks in (
+        ("gl_ctg-gl_treegal/parser", "GL_CTG to GL_TREEGAL"),
+        ("id_csui-id_gsd/parser", "ID_CSUI to ID_GSD"),
+    ):
+        assert found[run] == f"source only, {treebanks}, projective"
+    crossing = found["gl_ctg-gl_treegal/structure-nes-non-projective-lr1e-4"]
+    assert crossing == "StructureNES, GL_CTG to GL_TREEGAL, non-projective"
+    assert found["ru_taiga-ru_gsd/decoder"].startswith("Supervised (decoder), RU_TAIGA to RU_GSD")

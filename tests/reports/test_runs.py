@@ -168,6 +168,17 @@ def test_a_group_is_named_by_its_title_and_by_what_differs(tmp_path):
     assert [group.label for group in groups] == ["One", "Two, sigma 0.3", "Two, sigma 0.5"]
 
 
+def test_an_option_at_its_default_is_no_difference_to_a_run_from_before_it(tmp_path):
+    folders = [write_run(tmp_path / name, title="T", sigma=k) for k, name in enumerate("abc")]
+    for folder, gap in zip(folders[1:], (0, 8), strict=True):
+        config = (folder / "config.toml").read_text()
+        (folder / "config.toml").write_text(f"{config}smoothing_gap = {gap}\n")
+    labels = [g.label for g in group_runs([read_run(folder) for folder in folders[:2]])]
+    assert labels == ["sigma 0", "sigma 1"]
+    labels = [g.label for g in group_runs([read_run(folder) for folder in folders[::2]])]
+    assert labels == ["sigma 0", "sigma 2, smoothing_gap 8"]
+
+
 def test_a_recipe_whose_title_was_mended_is_the_same(tmp_path):
     folders = [write_run(tmp_path / name, title=name, seed=k) for k, name in enumerate("ab")]
     (group,) = group_runs([read_run(folder) for folder in folders])

@@ -118,3 +118,15 @@ def test_other_images_are_not_in_it(tmp_path):
     numbers, *_ = paper_tables(groups, tiny="table3")
     assert numbers.title.startswith("Tiny Table 3 (not comparable)")
     assert not any("difference" in name for _, name in numbers.columns)
+
+
+def test_a_tiny_table_claims_neither_the_papers_sizes_nor_its_data():
+    numbers, costs = paper_tables(read_groups([RUNS / "table3-nes-16"]), tiny="table3")
+    assert numbers.title == "Tiny Table 3 (not comparable): models of six sizes"
+    assert costs.title == "Tiny Table 3 (not comparable): what each cell cost"
+    for table in (numbers, costs):
+        assert table.columns[0] == ("", "model")
+        assert [row[0].text for row in table.rows] == [f"hidden size {size}" for size in SIZES]
+    first = published_tables()[0].tiny()
+    assert first.title == "Tiny Table 1 (not comparable): graph layout"
+    assert list(first.columns.values()) == list(published_tables()[0].columns.values())

@@ -39,7 +39,7 @@ def draw_chart(
     view: dict[str, Any],
     looks: Sequence[int],
 ) -> str:
-    """One chart as HTML: a heading, a drawing, a sentence.
+    """One chart as HTML: a heading, a drawing, a sentence; empty where there is nothing to draw.
 
     Args:
         chart: As `nestruct.reports.curves.charts` describes it.
@@ -53,9 +53,9 @@ def draw_chart(
         found = combine([points for points in curves if points])
         if found is not None and k in view["shown"]:
             lines[k] = found
-    title = f"<h3>{html.escape(chart['label'])}</h3>"
     if not lines:
-        return f"{title}<figcaption>Nothing to draw.</figcaption>"
+        return ""
+    title = f"<h3>{html.escape(chart['label'])}</h3>"
     marks = {
         label: value
         for k in lines

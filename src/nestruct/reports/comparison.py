@@ -21,6 +21,7 @@ SETTINGS = {
     ("data.words", "all"): "words of all splits",
 }
 METRICS = {"elbo": "ELBO", "f1": "F1 (%)"}
+DIGITS = {"elbo": 0, "f1": 1}  # of differences
 OURS = {"elbo": "elbo", "f1": "f1_sample"}  # the metric of a run that a published one is
 NOT_RUN = Cell("not run")
 NOT_TESTED = Cell("not tested yet")
@@ -128,7 +129,7 @@ def difference(ours: Cell, printed: tuple[float, float | None] | None, digits: i
     if ours.value is None or printed is None:
         return Cell()
     value = ours.value - printed[0]
-    return Cell(f"{value:+.{digits}f}", value)
+    return Cell(f"{value:+,.{digits}f}", value)
 
 
 def tiny_note(table: PublishedTable) -> list[str]:
@@ -140,14 +141,16 @@ def _numbers(table: PublishedTable, groups: Sequence[Group]) -> Table:
     columns = [("", "method")]
     for name in table.columns.values():
         for label in METRICS.values():
-            columns += [(name, f"{label}, paper"), (name, f"{label}, {table.ours}")]
+            columns += [(name, f"{label}, {which}") for which in _beside(table)]
     rows = []
     for row in table.rows:
         cells = [Cell(row.method)]
         for structure in table.columns:
             group = chosen(table, groups, row, structure)
             for metric in METRICS:
-                cells += [_paper(row, structure, metric), _ours(group, metric)]
+                ours, printed = _ours(group, metric), row.numbers.get(structure, {}).get(metric)
+                less = difference(ours, printed, DIGITS[metric])
+                cells += [_paper(printed), ours, less][: len(_beside(table))]
         rows.append(cells)
     runs = [run for group in groups for run in group.runs]
     rows += [_baseline(table, baseline, runs) for baseline in table.baselines]
@@ -157,6 +160,7 @@ def _numbers(table: PublishedTable, groups: Sequence[Group]) -> Table:
         "Test data at the step that was best on validation data: mean ± standard deviation over "
         "seeds (how many). ELBO as published: per node, predicted one step ahead at one sampled "
         "structure, Gumbel KL over directed edges, no constant. F1 of that sampled structure.",
+        "Difference: ours less the paper's, so more is better." * (not table.is_tiny),
         "Without learning: on validation data.",
         f"Paper: {table.source}.",
     ]
@@ -182,7 +186,7 @@ def _numbers(table: PublishedTable, groups: Sequence[Group]) -> Table:
             "Where a method ran in several configurations, the one with the most seeds, then with "
             "the best ELBO on validation data, is shown; the table of methods has all.",
         )
-    return Table(table.title, columns, rows, notes)
+    return Table(table.title, columns, rows, list(filter(None, notes)))
 
 
 def other_reading(f1: float, num_nodes: int) -> float:
@@ -216,11 +220,15 @@ def cost_cells(group: Group | None) -> list[Cell]:
     return [Cell(str(seeds), seeds), *(cost_cell(group, name) for name in COST_NAMES)]
 
 
-def _paper(row: Row, structure: str, metric: str) -> Cell:
-    found = row.numbers.get(structure, {}).get(metric)
-    if found is None:
+def _beside(table: PublishedTable) -> list[str]:
+    """The columns that each metric has."""
+    return ["paper", table.ours] + ["difference"] * (not table.is_tiny)
+
+
+def _paper(printed: tuple[float, float | None] | None) -> Cell:
+    if printed is None:
         return Cell()
-    mean, deviation = found
+    mean, deviation = printed
     return Cell(
         f"{mean:,g}" + (f" ± {deviation:g}" if deviation is not None else ""), mean, deviation
     )
@@ -243,23 +251,31 @@ def _percent(values: Sequence[float]) -> Cell:
 
 def _baseline(table: PublishedTable, baseline: Baseline, runs: Sequence[Run]) -> list[Cell]:
     cells = [Cell(baseline.method)]
+    values = [references(run, "f1").get(baseline.reference) for run in runs]
+    f1 = next((_percent([value]) for value in values if value is not None), NOT_RUN)
     for structure in table.columns:
-        values = [references(run, "f1").get(baseline.reference) for run in runs]
-        f1 = next((_percent([value]) for value in values if value is not None), NOT_RUN)
-        cells += [Cell(), Cell(), Cell(), f1 if structure in baseline.structures else Cell()]
+        for metric in METRICS:
+            known = metric == "f1" and structure in baseline.structures
+            cells += _alone(table, f1 if known else Cell())
     return cells
 
 
 def _untrained(table: PublishedTable, runs: Sequence[Run]) -> list[Cell]:
     cells = [Cell("no learning: untrained model")]
     for structure in table.columns:
-        records = untrained([run for run in runs if run.option("model.structure") == structure])
+        starts = untrained([run for run in runs if run.option("model.structure") == structure])
         for metric in METRICS:
-            values = [r[OURS[metric]] for r in records if r.get(OURS[metric]) is not None]
+            found = [run.value("first", OURS[metric]) for run in starts]
+            values = [value for value in found if value is not None]
             cell = (_percent(values) if metric == "f1" else spread(values)) if values else NOT_RUN
             text = f"{cell.text} ({len(values)})" if values else cell.text
-            cells += [Cell(), Cell(text, cell.value, cell.spread)]
+            cells += _alone(table, Cell(text, cell.value, cell.spread))
     return cells
+
+
+def _alone(table: PublishedTable, cell: Cell) -> list[Cell]:
+    """A cell of ours, with nothing of the paper's beside it."""
+    return [cell if which == table.ours else Cell() for which in _beside(table)]
 
 
 def _has_choice(table: PublishedTable, groups: Sequence[Group]) -> bool:

@@ -11,6 +11,7 @@ from nestruct.reports.summary import metric_label, references, structure_noun
 
 # Largest over smallest value from which on a chart starts with a logarithmic scale.
 WIDE = 30.0
+SHARES = {"f1", "uas", "las", "accuracy", "precision", "recall"}  # first words of such metrics
 PARSING = ("uas", "nll")  # of the metrics of parsers, those that are compared
 
 
@@ -84,7 +85,8 @@ def charts(groups: Sequence[Group]) -> list[dict[str, Any]]:
                 ]
                 label = f"{metric_label(metric, structure_noun(runs))} ({split})"
                 several = main and len(spaces) > 1
-                values = [v for record in records if is_number(v := record.get(metric))]
+                own = (run for k in members for run in groups[k].runs)
+                values = [r.get(metric) for run in own for r in run.records.get(split, [])]
                 found.append(
                     {
                         "split": split,
@@ -95,7 +97,7 @@ def charts(groups: Sequence[Group]) -> list[dict[str, Any]]:
                         "groups": members,
                         "main": main,
                         "note": _note(groups, members, metric),
-                        **_scale(values),
+                        **_scale(metric, list(filter(is_number, values))),
                     }
                 )
     return found
@@ -134,12 +136,15 @@ def short(value: Any) -> float | None:
     return value if isinstance(value, int) else float(f"{value:.5g}")
 
 
-def _scale(values: Sequence[Any]) -> dict[str, Any]:
-    """Whether a chart starts logarithmic, and the sign of its values: an ELBO is negative."""
+def _scale(metric: str, values: Sequence[Any]) -> dict[str, Any]:
+    """Whether a chart starts logarithmic, and the sign of its values: an ELBO is negative.
+
+    A share does not: one run near 0 would press all that matters, near 1, into one line.
+    """
     sign = -1 if values and max(values) < 0 else 1
     sizes = [sign * value for value in values]
     wide = bool(sizes) and min(sizes) > 0 and max(sizes) > WIDE * min(sizes)
-    return {"sign": sign, "log": wide}
+    return {"sign": sign, "log": wide and metric.partition("_")[0] not in SHARES}
 
 
 def _is_spread(metric: str, metrics: Sequence[str]) -> bool:

@@ -1,20 +1,35 @@
 """Runs grouped into repeats of one configuration, and what each group is called."""
 
 import json
+import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
+from importlib import resources
 from typing import Any
 
 from nestruct.reports.runs import Record, Run
 
 # What may differ between repeats of one configuration.
 REPEAT_KEYS = {"seed", "device", "run", "run_dir"}
-# What a label need not say: how often a run looked at itself.
+# What a label need not say where something else differs: how often a run looked at itself, how the
+# same numbers were computed, and what goes with the rest of the configuration.
 UNTOLD_KEYS = {
-    f"training.{key}"
-    for key in ("log_interval", "eval_interval", "eval_batch_size", "checkpoint_seconds")
+    *("training.log_interval", "training.eval_interval", "training.eval_batch_size"),
+    *("training.checkpoint_seconds", "optimizer.fused"),
+    *("estimator.graph", "estimator.chunk_size", "scheduler.T_max", "recipe"),
 }
-
+# Options that configurations have not always had, and what runs without them did.
+LATER_OPTIONS = {
+    "model.fused": False,
+    "model.kl_weight": 1.0,
+    "training.max_epochs": "none",
+    "training.matmul_precision": "highest",
+    "training.smoothing_gap": 0,
+    "training.num_starts": 1,
+    "training.start_steps": 300,
+}
+TITLED_KEYS = ("estimator.name", "model.structure")  # what titles of recipes are about
 MOST_TOLD = 5  # differences in a label
 
 
@@ -29,25 +44,50 @@ class Group:
 def group_runs(runs: Sequence[Run]) -> list[Group]:
     """Runs of one configuration together, whatever their seeds and devices, in order of mention.
 
-    A group is called by its title, or recipe, or folder; where several share that name, what
+    A group is called by its own title, or recipe, or folder; where several share that name, what
     differs between them is added.
     """
     groups: dict[str, list[Run]] = {}
     for run in runs:
         groups.setdefault(json.dumps(_identity(run), sort_keys=True, default=str), []).append(run)
     firsts = [members[0] for members in groups.values()]
-    names = [
-        str(run.config.get("title") or run.config.get("recipe") or run.path.name) for run in firsts
-    ]
-    labels: list[str] = []
+    names = [own_title(run) or str(run.config.get("recipe") or run.path.name) for run in firsts]
+    labels = []
     for name, run in zip(names, firsts, strict=True):
         twins = [other for n, other in zip(names, firsts, strict=True) if n == name]
         parts = differences(run, twins)
         # A name that all groups share tells nothing apart: what differs is enough then.
-        label = ", ".join(parts if parts and len(set(names)) == 1 else [name, *parts])
-        again = sum(old == label or old.startswith(f"{label} (") for old in labels)
-        labels.append(f"{label} ({again + 1})" if again else label)
-    return [Group(label, rs) for label, rs in zip(labels, groups.values(), strict=True)]
+        labels.append(", ".join(parts if parts and len(set(names)) == 1 else [name, *parts]))
+    return [Group(label, rs) for label, rs in zip(unlike(labels), groups.values(), strict=True)]
+
+
+def own_title(run: Run) -> str:
+    """A run's title, if it has one and that is true of it.
+
+    With another estimator or structure than the recipe has, its title is not: these two then.
+    """
+    title = str(run.config.get("title") or "")
+    recipe = _shipped(str(run.config.get("recipe")))
+    if not title.startswith(recipe.get("title", title)):
+        return title  # given to this run
+    own, its = (flatten(config) for config in (run.config, recipe))
+    if all(own.get(key) == its.get(key, own.get(key)) for key in TITLED_KEYS):
+        return title
+    return ", ".join(str(own[key]) for key in TITLED_KEYS if key in own)
+
+
+def unlike(labels: Sequence[str]) -> list[str]:
+    """Labels with a number where one has been before.
+
+    Example:
+        >>> unlike(["NES", "SST", "NES"])
+        ['NES', 'SST', 'NES (2)']
+    """
+    found: list[str] = []
+    for label in labels:
+        again = sum(old == label or old.startswith(f"{label} (") for old in found)
+        found.append(f"{label} ({again + 1})" if again else label)
+    return found
 
 
 def differences(run: Run, others: Sequence[Run]) -> list[str]:
@@ -55,13 +95,17 @@ def differences(run: Run, others: Sequence[Run]) -> list[str]:
     config, twins = flatten(_identity(run)), [flatten(_identity(other)) for other in others]
     changed = [
         key
-        for key in config
-        if key not in UNTOLD_KEYS
-        and not (key == "training.max_steps" and _in_epochs(config))
-        and any(t.get(key) != config[key] for t in twins if _comparable(key, t, config))
+        for key, value in config.items()
+        if not (key == "training.max_steps" and _in_epochs(config))
+        and any(
+            twin.get(key, LATER_OPTIONS.get(key)) != value
+            for twin in twins
+            if _comparable(key, twin, config)
+        )
     ]
-    changed.sort(key=lambda key: not key.endswith(".name"))
-    return [_part(key, config[key]) for key in changed[:MOST_TOLD]]
+    told = [key for key in changed if key not in UNTOLD_KEYS] or changed
+    told.sort(key=lambda key: not key.endswith(".name"))
+    return [_part(key, config[key]) for key in told[:MOST_TOLD]]
 
 
 def flatten(table: Record, prefix: str = "") -> Record:
@@ -77,6 +121,15 @@ def flatten(table: Record, prefix: str = "") -> Record:
             flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
         )
     return flat
+
+
+@cache
+def _shipped(recipe: str) -> Record:
+    """The recipe of that name in this package; empty where it has none."""
+    for file in (resources.files("nestruct") / "recipes").iterdir():
+        if file.name == f"{recipe}.toml":
+            return tomllib.loads(file.read_text(encoding="utf-8"))
+    return {}
 
 
 def _comparable(key: str, one: Record, other: Record) -> bool:

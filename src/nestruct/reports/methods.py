@@ -3,9 +3,15 @@
 import json
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
-from nestruct.reports.groups import Group, flatten
-from nestruct.reports.published import published_number, published_tables, structure_name
+from nestruct.reports.groups import Group, differences
+from nestruct.reports.published import (
+    data_name,
+    published_number,
+    published_tables,
+    structure_name,
+)
 from nestruct.reports.runs import Record, Run, metric_names
 from nestruct.reports.summary import (
     COSTS,
@@ -111,12 +117,11 @@ def without_learning(
     runs: Sequence[Run], metrics: Sequence[str]
 ) -> list[tuple[str, str, dict[str, Cell]]]:
     """What needs no learning, on validation data: a name, the latent space, values by metric."""
-    several = len({json.dumps(run.config.get("data"), default=str) for run in runs}) > 1
     found: dict[tuple[str, str], dict[str, dict[str, float]]] = {}
     for run in runs:
         for metric in metrics:
             for label, value in references(run, metric).items():
-                name = f"{label}, {_data(run, runs)}" if several and _data(run, runs) else label
+                name = ", ".join([label, *_differences(run, runs, "data")])
                 values = found.setdefault((name, f"{value:.6f}"), {})
                 values.setdefault(structure_name(run) or "", {})[metric] = value
     spaces = {structure_name(run) or "" for run in runs}
@@ -128,43 +133,49 @@ def without_learning(
     return rows + _untrained(runs, metrics)
 
 
-def untrained(runs: Sequence[Run]) -> list[Record]:
-    """The validation record before the first step of each model that is started by itself.
+def untrained(runs: Sequence[Run]) -> list[Run]:
+    """Runs whose first validation record is that of a model as it was made, before any step.
 
     Runs with the same seed and model start with the same parameters: they count once. Where models
-    differ, the one that most runs have.
+    differ, those with the one that most runs have.
     """
-    starts: dict[str, dict[str, Record]] = {}
+    starts: dict[str, dict[str, Run]] = {}
     runs_with: Counter[str] = Counter()
-    for run in runs:
-        first = run.validation[0] if run.validation else {"step": 1}
-        if first["step"] == 0 and first.get("evaluations", 0) == 0 and not run.goes_on:
-            model = json.dumps([run.config.get(k) for k in ("data", "model")], default=str)
-            runs_with[model] += 1
-            starts.setdefault(model, {})[str(run.seed)] = first
+    for run in filter(_starts_untrained, runs):
+        model = json.dumps([run.config.get(k) for k in ("data", "model")], default=str)
+        runs_with[model] += 1
+        starts.setdefault(model, {})[str(run.seed)] = run
     return list(starts[runs_with.most_common(1)[0][0]].values()) if starts else []
+
+
+def _starts_untrained(run: Run) -> bool:
+    first = run.validation[0] if run.validation else {"step": 1}
+    return first["step"] == 0 and first.get("evaluations", 0) == 0 and not run.goes_on
 
 
 def _untrained(
     runs: Sequence[Run], metrics: Sequence[str]
 ) -> list[tuple[str, str, dict[str, Cell]]]:
+    """Of each latent space whose runs have the same data; where models differ, of which it is."""
     rows = []
     for space in dict.fromkeys(structure_name(run) or "" for run in runs):
-        records = untrained([run for run in runs if (structure_name(run) or "") == space])
-        values = {m: spread([r.get(m) for r in records]) for m in metrics} if records else {}
+        own = [run for run in runs if (structure_name(run) or "") == space]
+        every = list(filter(_starts_untrained, own))
+        data = [run.config.get("data") for run in every]
+        if len({data_name(run) for run in own}) > 1 or any(d != data[0] for d in data):
+            continue
+        starts = untrained(every)
+        values = {m: spread([run.value("first", m) for run in starts]) for m in metrics}
         if any(cell.text for cell in values.values()):
-            rows.append(("untrained model", space, values))
+            label = ", ".join(["untrained model", *_differences(starts[0], every, "model")])
+            rows.append((label, space, values))
     return rows
 
 
-def _data(run: Run, runs: Sequence[Run]) -> str:
-    """How a run's data differ from those of the others: their name, then what like ones have."""
-    flat = [flatten(r.config.get("data") or {}) for r in runs]
-    own = flatten(run.config.get("data") or {})
-    alike = [other for other in flat if other.get("name") == own.get("name")]
-    parts = [str(own["name"])] if len(alike) < len(flat) and "name" in own else []
-    parts += [f"{k} {v}" for k, v in own.items() if any(other.get(k) != v for other in alike)]
-    return ", ".join(parts[:3])
+def _differences(run: Run, others: Sequence[Run], section: str) -> list[str]:
+    """How one section of a run's configuration differs from those of others, in few words."""
+    own, *rest = (replace(r, config={section: r.config.get(section) or {}}) for r in (run, *others))
+    return differences(own, rest)[:3]
 
 
 def _printed(run: Run, metric: str) -> Cell:

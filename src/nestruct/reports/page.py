@@ -22,7 +22,7 @@ from nestruct.reports.attachment import attachment_charts, attachment_tables
 from nestruct.reports.charts import draw_chart, swatch
 from nestruct.reports.comparison import comparisons
 from nestruct.reports.gaps import gap_tables
-from nestruct.reports.groups import REPEAT_KEYS, Group, flatten, group_runs
+from nestruct.reports.groups import REPEAT_KEYS, Group, flatten, group_runs, own_title
 from nestruct.reports.methods import in_order, methods_table
 from nestruct.reports.parsing import parsing_tables
 from nestruct.reports.payload import payload
@@ -73,7 +73,7 @@ def write_page(
     if not path.parent.is_dir():
         raise InputError(f"{path} cannot be written: there is no folder {path.parent}; make it.")
     groups = read_groups(run_dirs)
-    names = {str(group.runs[0].config.get("title") or group.label) for group in groups}
+    names = {own_title(group.runs[0]) or group.label for group in groups}
     title = title or (names.pop() if len(names) == 1 else f"{len(groups)} groups of runs")
     page = _document(groups, title, tiny)
     try:
@@ -88,17 +88,10 @@ def read_groups(run_dirs: Iterable[str | Path]) -> list[Group]:
     folders = dict.fromkeys(Path(folder).resolve() for folder in run_dirs)
     if not folders:
         raise InputError("No run folder was given; name at least one.")
-    return _in_brief(in_order(group_runs([read_run(folder) for folder in folders])))
-
-
-def _in_brief(groups: list[Group]) -> list[Group]:
-    """Methods on the same data by their own names, where those tell them apart."""
-    firsts = [group.runs[0] for group in groups]
-    if len(groups) < 2 or any(
-        run.config.get("data") != firsts[0].config.get("data") for run in firsts
-    ):
+    groups = in_order(group_runs([read_run(folder) for folder in folders]))
+    if len(groups) == 1:
         return groups
-    names = short_names(firsts, [group.label for group in groups])
+    names = short_names([group.runs[0] for group in groups], [group.label for group in groups])
     return [Group(name, group.runs) for name, group in zip(names, groups, strict=True)]
 
 
@@ -219,13 +212,15 @@ def _legend(data: dict[str, Any]) -> str:
 
 
 def _charts(data: dict[str, Any], *, main: bool) -> str:
+    """A place for each chart; without a script, those are hidden that have nothing to draw."""
     looks = [group["look"] for group in data["groups"]]
-    return "".join(
-        f'<figure class="chart" id="chart-{k}">'
-        f"{draw_chart(chart, data['runs'], data['view'], looks) if main else ''}</figure>"
-        for k, chart in enumerate(data["charts"])
-        if chart["main"] == main
-    )
+    places = ""
+    for k, chart in enumerate(data["charts"]):
+        if chart["main"] == main:
+            drawing = draw_chart(chart, data["runs"], data["view"], looks) if main else ""
+            hidden = " hidden" * (main and not drawing)
+            places += f'<figure class="chart" id="chart-{k}"{hidden}>{drawing}</figure>'
+    return places
 
 
 def _config(group: Group) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from nestruct.reports.groups import differences
+from nestruct.reports.groups import differences, own_title, unlike
 from nestruct.reports.runs import Run
 
 
@@ -129,14 +129,21 @@ class PublishedTable:
     def tiny(self) -> "PublishedTable":
         """The table for tiny runs: the same methods, on data and with settings of any kind.
 
-        Generated sentences stand for the first pair of treebanks.
+        Generated sentences stand for the first pair of treebanks. What the title says of the data,
+        and columns of their sizes, is not true of tiny ones.
         """
-        first = next(iter(self.columns)) if self.sources else None
+        columns, first = dict(self.columns), None
+        if self.sources:
+            first = next(iter(columns))
+            columns = {first: f"generated, for {columns[first]}"}
+        elif self.column == "model.hidden_size":
+            columns = {size: f"hidden size {size}" for size in columns}
+        subject = self.title.removeprefix(self.name).partition(",")[0]
         return replace(
             self,
-            title=f"Tiny {self.name} (not comparable):{self.title.removeprefix(self.name)[1:]}",
+            title=f"Tiny {self.name} (not comparable){subject}",
             data={},
-            columns={first: f"generated, for {self.columns[first]}"} if first else self.columns,
+            columns=columns,
             rows=tuple(replace(row, options={}) for row in self.rows),
             sources={},
             settings={},
@@ -190,8 +197,10 @@ def method_name(run: Run) -> str | None:
     """What published tables call a run's method, else its estimator's name."""
     rows = (row for table in published_tables() for row in table.rows)
     found = next((row.method for row in rows if row.has(run)), None)
-    name = run.option("estimator.name")
-    return found or (name if isinstance(name, str) else None)
+    name, phase = run.option("estimator.name"), run.option("model.objective")
+    if found or not isinstance(name, str):
+        return found
+    return f"{name} ({phase})" if phase in ("parser", "decoder") else name
 
 
 def published_number(run: Run, metric: str) -> tuple[float, float | None] | None:
@@ -219,38 +228,49 @@ def pair_name(run: Run) -> str:
     return " to ".join(dict.fromkeys(names))
 
 
+def data_name(run: Run) -> str:
+    """What a run's data are called, where a recipe is about data of one kind: treebanks, images."""
+    return pair_name(run) or str(run.option("data.dataset") or "")
+
+
 def space_name(run: Run) -> str | None:
-    """What runs must share for their numbers to be compared: latent space, and treebanks if any."""
-    return ", ".join(filter(None, [pair_name(run), structure_name(run)])) or None
+    """What runs must share for their numbers to be compared: data of one kind, latent space."""
+    return ", ".join(filter(None, [data_name(run), structure_name(run)])) or None
 
 
 def short_names(runs: Sequence[Run], labels: Sequence[str]) -> list[str]:
-    """Names for tight places: method, latent space where there are several, and what else differs.
+    """Names by method, data and latent space, where there are several, and by what else differs.
 
-    Where there is one method only, and where that does not tell runs apart, their labels.
+    Titles are not about these, so they are left out, but where they tell the runs of one method
+    apart by themselves.
+
+    Args:
+        runs: The first of each group.
+        labels: What runs without a method are called, and those of which nothing differs.
     """
-    several = len({structure_name(run) for run in runs}) > 1
     methods = [method_name(run) or "" for run in runs]
+    if len(set(methods)) == 1 and len(set(map(own_title, runs))) == len(runs):
+        return list(labels)
     briefs = [method.partition(",")[0] for method in methods]
     # "NES, a minibatch per pair" is "NES" where there is no other.
     if len(set(briefs)) == len(set(methods)):
         methods = briefs
-    names = [
-        ", ".join(filter(None, [method, structure_name(run) if several else None]))
-        for method, run in zip(methods, runs, strict=True)
-    ]
-    twins = [
-        [other for other, its in zip(runs, names, strict=True) if its == name] for name in names
-    ]
-    if len(set(methods)) > 1:
-        names = [
-            ", ".join([name, *differences(run, alike)]) if name else ""
-            for name, run, alike in zip(names, runs, twins, strict=True)
-        ]
-    return [
-        name if name and names.count(name) == 1 else label
-        for name, label in zip(names, labels, strict=True)
-    ]
+    columns = [methods, [*map(data_name, runs)], [structure_name(run) or "" for run in runs]]
+    several = [column for column in columns if len(set(column)) > 1]
+    names = [", ".join(column[k] for column in several if column[k]) for k in range(len(runs))]
+    # Once more for those that the first few differences do not tell apart.
+    names = _with_differences(_with_differences(names, runs), runs)
+    known = zip(names, methods, labels, strict=True)
+    return unlike([name if name and method else label for name, method, label in known])
+
+
+def _with_differences(names: Sequence[str], runs: Sequence[Run]) -> list[str]:
+    """Names, with what differs between the runs that share one."""
+    found = []
+    for name, run in zip(names, runs, strict=True):
+        twins = [other for other, its in zip(runs, names, strict=True) if its == name]
+        found.append(", ".join(filter(None, [name, *differences(run, twins)])))
+    return found
 
 
 def _agrees(run: Run, section: str, options: Mapping[str, Any]) -> bool:

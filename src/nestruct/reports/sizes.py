@@ -48,7 +48,7 @@ def elbo(group: Group | None, loss: str = LOSS) -> Cell:
 
 
 def _numbers(table: PublishedTable, groups: Sequence[Group]) -> Table:
-    columns = [("", "parameters")]
+    columns = [("", _head(table))]
     for row in table.rows:
         columns += [(row.method, "N")] * _has_population(row)
         columns += [(row.method, label) for label in ("paper", table.ours)]
@@ -78,7 +78,7 @@ def _numbers(table: PublishedTable, groups: Sequence[Group]) -> Table:
 
 
 def _costs(table: PublishedTable, groups: Sequence[Group]) -> Table:
-    columns = [("", "parameters")]
+    columns = [("", _head(table))]
     for row in table.rows:
         columns += [(row.method, label) for label in COST_LABELS]
     lines = []
@@ -90,7 +90,7 @@ def _costs(table: PublishedTable, groups: Sequence[Group]) -> Table:
 
 def _variants(table: PublishedTable, groups: Sequence[Group]) -> list[Table]:
     """Runs of the table's sizes with other settings, beside the cell."""
-    names = ("parameters", "method", "setting", "runs", "ELBO", "difference to the cell")
+    names = (_head(table), "method", "setting", "runs", "ELBO", "difference to the cell")
     lines = []
     for column, name in table.columns.items():
         for row in table.rows:
@@ -109,6 +109,11 @@ def _variants(table: PublishedTable, groups: Sequence[Group]) -> list[Table]:
     note = "The cell: the same method and size with the paper's settings. ELBO as in the table."
     title = f"{table.name}: other settings"
     return [Table(title, [("", name) for name in names], lines, [note])] if lines else []
+
+
+def _head(table: PublishedTable) -> str:
+    """What stands over the sizes: tiny models have other numbers of parameters."""
+    return "model" if table.is_tiny else "parameters"
 
 
 def _at(table: PublishedTable, groups: Sequence[Group], row: Row, column: str) -> Group | None:

@@ -420,8 +420,8 @@ function drawChart(chart, figure) {
     .sort((a, b) => b.value - a.value);
   const lines = series.flatMap((s) => [s.mean, s.low || [], s.high || [], ...(view.singles ? s.singles.map((c) => c.ys) : [])]);
   const xs = series.flatMap((s) => [...s.xs, ...(view.singles ? s.singles.flatMap((c) => c.xs) : [])]), ys = lines.flat().filter(known);
-  const title = html("h3", {}, chart.label);
-  if (!ys.length) return figure.replaceChildren(title, html("figcaption", {}, "Nothing to draw with these choices."));
+  figure.hidden = !ys.length;
+  if (!ys.length) return;
 
   const width = Math.max(280, figure.clientWidth || 520), height = Math.round(Math.min(320, Math.max(230, width * 0.56)));
   const box = { left: 58, right: width - 20, top: 12, bottom: height - 42 };
@@ -438,8 +438,8 @@ function drawChart(chart, figure) {
     ...marks.map((m, i) => svg("text", { class: "axis halo", x: box.right, "text-anchor": "end",
       y: Y(m.value) + (i && Y(m.value) - Y(marks[i - 1].value) < 14 ? 12 : -5) }, m.label)));
   const readout = html("div", { class: "readout", hidden: true });
-  figure.replaceChildren(title, drawing, readout, html("figcaption", {}, caption(series, chart)));
-  return readOut(drawing, readout, series, { X, box, width, unit, name });
+  figure.replaceChildren(html("h3", {}, chart.label), drawing, readout, html("figcaption", {}, caption(series, chart)));
+  readOut(drawing, readout, series, { X, box, width, unit, name });
 }
 
 // The values under the pointer, or under a cursor that the arrow keys move.
@@ -490,7 +490,10 @@ function drawCurves() {
   }
   const charts = data.charts.map((chart, k) => [chart, $(`chart-${k}`)]);
   $("curves-more").hidden = data.charts.every((chart) => chart.main);
-  const redraw = () => charts.forEach(([chart, figure]) => drawChart(chart, figure));
+  const redraw = () => {
+    charts.forEach(([chart, figure]) => drawChart(chart, figure));
+    $("curves-none").hidden = charts.some(([, figure]) => !figure.hidden);
+  };
 
   const has = (axis) => data.runs.some((run) => Object.values(run.curves).some((curve) => curve.x[axis].some(known)));
   const axes = { step: "step", evaluations: "evaluations", seconds: "time" };
@@ -510,8 +513,14 @@ function drawCurves() {
     redraw();
   };
   if (data.groups.length > 1) {
-    $("curves-groups").replaceChildren(field("shown", ...data.groups.map((group, k) =>
-      check(`${group.label} (${group.repeats})`, view.shown.has(k), choose(k), swatch(k)))));
+    const boxes = data.groups.map((group, k) =>
+      check(`${group.label} (${group.repeats})`, view.shown.has(k), choose(k), swatch(k)));
+    const every = (label, on) => html("button", { type: "button", onclick: () => {
+      view.shown = new Set(on ? data.groups.keys() : []);
+      boxes.forEach((box) => { box.querySelector("input").checked = on; });
+      redraw();
+    } }, label);
+    $("curves-groups").replaceChildren(field("shown", every("all", true), every("none", false), ...boxes));
   }
   redraw();
   $("curves-more").addEventListener("toggle", redraw);
