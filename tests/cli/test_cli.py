@@ -199,24 +199,48 @@ def test_a_sweep_with_a_run_that_fails_says_so(tmp_path, capfd):
     assert "seed=1: best validation loss" in output
 
 
-def test_ctrl_c_reaches_the_runs_of_a_sweep_and_the_same_command_continues(tmp_path):
-    words = ["sweep", "graph-layout-tiny", "seed=0,1", *QUICK, "--run", str(tmp_path)]
-    words += ["training.log_interval=1"]
-    command = [sys.executable, "-m", "nestruct", *words, "--max-steps"]
-    process = subprocess.Popen([*command, "100000"], stdout=subprocess.PIPE, text=True)
-    log = tmp_path / "seed=0" / "metrics.jsonl"
-    while process.poll() is None and (not log.exists() or log.stat().st_size < 2000):
-        time.sleep(0.01)
-    process.send_signal(signal.SIGINT)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_reaches_the_runs_of_a_sweep_and_the_same_command_continues(tmp_path, number):
+    command, process = start_sweep(tmp_path)
+    process.send_signal(number)
     output, _ = process.communicate(timeout=120)
     assert process.returncode == 130
+    assert "seed=0: stopped, saved" in output
     assert "Stopped; the same command continues." in output
     assert "Stopped at step" in (tmp_path / "seed=0.log").read_text()
     assert not (tmp_path / "seed=1").exists()
+    continue_sweep(command, tmp_path)
+
+
+def test_the_runs_of_a_sweep_that_is_killed_are_saved_and_the_same_command_continues(tmp_path):
+    command, process = start_sweep(tmp_path)
+    process.kill()
+    process.communicate(timeout=120)
+    until = time.monotonic() + 60
+    while "Stopped at step" not in (tmp_path / "seed=0.log").read_text():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    continue_sweep(command, tmp_path)
+
+
+def start_sweep(folder):
+    """The command of a long sweep, and its process once the first run has begun."""
+    words = ["sweep", "graph-layout-tiny", "seed=0,1", *QUICK, "--run", str(folder)]
+    words += ["training.log_interval=1"]
+    command = [sys.executable, "-m", "nestruct", *words, "--max-steps"]
+    process = subprocess.Popen([*command, "100000"], stdout=subprocess.PIPE, text=True)
+    log = folder / "seed=0" / "metrics.jsonl"
+    while process.poll() is None and (not log.exists() or log.stat().st_size < 2000):
+        time.sleep(0.01)
+    return command, process
+
+
+def continue_sweep(command, folder):
+    log = folder / "seed=0" / "metrics.jsonl"
     step = json.loads(log.read_text().splitlines()[-1])["step"]
     answer = subprocess.run([*command, str(step + 1)], capture_output=True, text=True, check=True)
     assert answer.stdout.count("best validation loss") == 2
-    assert f"Continuing at step {step}." in (tmp_path / "seed=0.log").read_text()
+    assert f"Continuing at step {step}." in (folder / "seed=0.log").read_text()
 
 
 def test_values_of_a_sweep_may_hold_commas():
