@@ -155,8 +155,6 @@ def test_the_command_writes_results_and_figure(tmp_path, capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["speed"], "no benchmark 'speed'; say one of: scaling"),
-        (["scaling", "--task", "graphs"], "no task 'graphs'; say one of: all, relational"),
         (["scaling", "--sizes", "10,x"], "Say sizes as N,N,... like 10,50,250"),
         (["scaling", "--sizes", "2"], "at least 3"),
         (["scaling", "--repeats", "0"], "repeats"),

@@ -175,7 +175,6 @@ def test_without_the_data_nothing_starts(what, tmp_path, capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["tabel1"], "there are: table1, table2, table3, figure2, figure-bound"),
         (["table3", "--budget", "0"], "--budget must be positive"),
         (["table3", "--seeds", "0"], "--seeds must be positive"),
     ],

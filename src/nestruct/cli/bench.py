@@ -8,6 +8,7 @@ from tyro.conf import Positional, arg
 from nestruct.benches import SIZES, TASKS, measure_scaling
 from nestruct.benches.scaling import Record
 from nestruct.benches.scaling_figure import draw_scaling
+from nestruct.cli.arguments import check_word
 from nestruct.errors import InputError
 from nestruct.training.recipe import resolve_device
 
@@ -42,8 +43,8 @@ def bench(
             members, and marked so.
         output: The folder for results and figure.
     """
-    if name not in NAMES:
-        raise InputError(f"There is no benchmark {name!r}; say one of: {', '.join(NAMES)}.")
+    check_word("The benchmark", name, NAMES)
+    check_word("The task", task, ["all", *TASKS])
     where = resolve_device(device)
     path = output / f"scaling-{where.partition(':')[0]}.json"
     record = measure_scaling(

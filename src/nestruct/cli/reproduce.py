@@ -8,7 +8,7 @@ from typing import Annotated
 import torch
 from tyro.conf import Positional, arg
 
-from nestruct.cli.arguments import Device, Flag, Number
+from nestruct.cli.arguments import Device, Flag, Number, check_word
 from nestruct.cli.bench import bench
 from nestruct.cli.display import Display
 from nestruct.cli.queue import Job, cores, run_jobs
@@ -59,8 +59,7 @@ def reproduce(
     """
     # Tables first, then the figures of the paper's text, then those of its appendix.
     known = sorted([*plan_names(), _SCALING], key=lambda n: ("table" not in n, "-" in n, n))
-    if what not in [*known, "all"]:
-        raise InputError(f"{what!r} is not known; there are: {', '.join([*known, 'all'])}.")
+    check_word("The table or figure", what, [*known, "all"])
     for name, value in (("--seeds", seeds), ("--budget", budget), ("--jobs", jobs)):
         if value is not None and not value > 0:
             raise InputError(f"{name} must be positive, got {value}.")

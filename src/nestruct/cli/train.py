@@ -8,9 +8,9 @@ from typing import Annotated
 
 import torch
 import torch.distributed as dist
-from tyro.conf import Positional, arg
+from tyro.conf import arg
 
-from nestruct.cli.arguments import Device, Flag, Folder, Number, Overrides
+from nestruct.cli.arguments import Device, Flag, Folder, MaybeRecipe, Number, Overrides
 from nestruct.cli.queue import stop_when_orphaned
 from nestruct.errors import InputError
 from nestruct.population.shard import my_rank
@@ -21,7 +21,7 @@ from nestruct.wording import duration, number
 
 
 def train(
-    recipe: Annotated[str | None, Positional, arg(metavar="RECIPE", help_behavior_hint="")] = None,
+    recipe: MaybeRecipe = None,
     overrides: Overrides = (),
     /,
     *,
