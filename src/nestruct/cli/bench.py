@@ -1,5 +1,6 @@
 """``nestruct bench``: measurements of whole training steps."""
 
+import importlib.util
 from pathlib import Path
 from typing import Annotated
 
@@ -29,8 +30,8 @@ def bench(
 ) -> int:
     """Time training steps; `scaling` is the paper's Figure 2, seconds against n.
 
-    Writes scaling-cpu.json (or -cuda) and its figure. The same command again measures only what is
-    missing, so a stopped or a short one goes on.
+    Writes scaling-cpu.json (or -cuda) and, with matplotlib, its figure. The same command again
+    measures only what is missing, so a stopped or a short one goes on.
 
     Args:
         name: What to measure: scaling.
@@ -46,6 +47,9 @@ def bench(
     check_word("The benchmark", name, NAMES)
     check_word("The task", task, ["all", *TASKS])
     where = resolve_device(device)
+    can_draw = importlib.util.find_spec("matplotlib") is not None
+    if not can_draw:
+        print('There will be no figure: it needs matplotlib (pip install "nestruct[plots]").')
     path = output / f"scaling-{where.partition(':')[0]}.json"
     record = measure_scaling(
         path,
@@ -58,8 +62,10 @@ def bench(
         tell=lambda line: print(line, flush=True),
     )
     _print_summary(record)
-    draw_scaling(record, path.with_suffix(".png"))
-    print(f"Wrote {path} and {path.with_suffix('.png')}.")
+    if can_draw:
+        draw_scaling(record, path.with_suffix(".png"))
+        print(f"Wrote {path.with_suffix('.png')}.")
+    print(f"Wrote {path}.")
     return 0
 
 
