@@ -14,6 +14,7 @@ from toys import run_command as run
 import nestruct
 from nestruct.cli import VERBS
 from nestruct.data import CATALOGUE
+from nestruct.data.treebank import sentence_of
 
 SMALL = ["data.num_train=64", "data.num_validation=32", "data.num_test=32", "model.hidden_size=4"]
 QUICK = [*SMALL, "estimator.population_size=4", "training.batch_size=8"]
@@ -335,6 +336,12 @@ def test_data_sets_are_listed_and_made(tmp_path, monkeypatch, capsys):
     assert str(tmp_path / "cache") in capsys.readouterr().out
     assert run("data", "make", "kmnist") == 1
     assert "read, not made" in capsys.readouterr().err
+    monkeypatch.delenv("NESTRUCT_DATA")
+    assert run("data", "make", "gl_ctg") == 1
+    assert capsys.readouterr().err.endswith(
+        ": get gl_ctg-ud-train.conllu and gl_ctg-ud-test.conllu from github.com/"
+        "UniversalDependencies and put them into $NESTRUCT_DATA/ud/gl_ctg.\n"
+    )
     assert run("data", "make") == 1
     assert "graph-layout, patterns" in capsys.readouterr().err
 
@@ -348,6 +355,28 @@ def test_a_data_folder_that_is_none_is_named(tmp_path, monkeypatch, capsys):
     (tmp_path / "emb" / "cc.gl.300.vec.gz").write_bytes(bytes(2_000_000))
     assert run("data") == 0
     assert "vectors-gl     found (Table 2: word vectors): 2.0 MB" in capsys.readouterr().out
+
+
+def test_a_treebank_is_found_where_training_can_use_it(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("NESTRUCT_DATA", str(tmp_path))
+    folder = tmp_path / "ud" / "gl_ctg"
+    folder.mkdir(parents=True)
+
+    def state() -> str:
+        assert run("data") == 0
+        lines = capsys.readouterr().out.splitlines()
+        return next(line for line in lines if line.startswith("gl_ctg"))
+
+    (folder / "train.conllu").write_text("x")
+    assert "missing (Table 2: dependency trees): get gl_ctg-ud-test.conllu from" in state()
+    (folder / "test.conllu").touch()
+    assert "missing (Table 2: dependency trees): get gl_ctg-ud-test.conllu from" in state()
+    sentence = bytes(sentence_of(["Dogs", "bark"], [2, 0], ["nsubj", "root"]))
+    (folder / "test.conllu").write_bytes(sentence)
+    assert "damaged" in state()
+    assert "train.conllu, line 1: it has 1 column" in state()
+    (folder / "train.conllu").write_bytes(50_000 * sentence)
+    assert "found (Table 2: dependency trees): 2.7 + 0.0 MB to train and test on" in state()
 
 
 def test_doctor_finds_nothing_wrong(monkeypatch, capsys):

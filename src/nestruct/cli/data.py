@@ -74,7 +74,7 @@ def _make(name: str | None) -> int:
     entry = CATALOGUE[name]
     if entry.make is None:
         remedy = entry.missing()
-        what = "it is there" if remedy is None else f"set NESTRUCT_DATA, and {remedy}"
+        what = remedy or "it is there"
         raise InputError(f"{name} is read, not made (those that are made: {made}): {what}.")
     start = time.perf_counter()
     entry.make()

@@ -9,7 +9,7 @@ from nestruct.data.grammar import Grammar
 from nestruct.data.graph_layout import GraphLayout
 from nestruct.data.images import Images
 from nestruct.data.patterns import Patterns
-from nestruct.errors import InputError
+from nestruct.data.treebank import Reader
 
 
 @dataclass(frozen=True)
@@ -41,27 +41,34 @@ def _images(dataset: str, purpose: str) -> Entry:
 
 
 def _treebank(name: str) -> Entry:
-    treebank = Treebanks(source=name)
-    return _file("Table 2: dependency trees", lambda: treebank.find("train"), "to train on")
+    treebank, splits = Treebanks(source=name), ("train", "test")
+
+    def missing() -> str | None:
+        absent = [split for split in splits if not _megabytes(treebank.find(split))]
+        return treebank.remedy(*absent) if absent else None
+
+    def describe() -> str:
+        files = [file for file in map(treebank.find, splits) if file is not None]
+        for file in files:
+            next(iter(Reader(file)), None)  # raises where that is no sentence
+        sizes = " + ".join(f"{_megabytes(file):.1f}" for file in files)
+        return f"{sizes} MB to train and test on"
+
+    return Entry("Table 2: dependency trees", describe, missing)
 
 
 def _vectors(language: str) -> Entry:
     treebank = Treebanks(source=f"{language}_")
-    return _file("Table 2: word vectors", treebank.find_vectors, "of vectors")
+    return Entry(
+        "Table 2: word vectors",
+        lambda: f"{_megabytes(treebank.find_vectors()):.1f} MB of vectors",
+        lambda: None if _megabytes(treebank.find_vectors()) else treebank.vectors_remedy(),
+    )
 
 
-def _file(purpose: str, find: Callable[[], Path], what: str) -> Entry:
-    """One that stands for a set; ``find`` raises with what to do behind a semicolon."""
-
-    def missing() -> str | None:
-        try:
-            find()
-        except InputError as error:
-            remedy = str(error).partition("; ")[2].removesuffix(".")
-            return remedy.replace("set it to", "set NESTRUCT_DATA to") or str(error)
-        return None
-
-    return Entry(purpose, lambda: f"{find().stat().st_size / 1e6:.1f} MB {what}", missing)
+def _megabytes(path: Path | None) -> float:
+    """0 of a file that is missing."""
+    return 0.0 if path is None else path.stat().st_size / 1e6
 
 
 CATALOGUE = {
