@@ -8,9 +8,11 @@ import pytest
 from toys import run_command
 
 from nestruct.cli.queue import Job, cores, run_jobs
+from nestruct.errors import InputError
 from nestruct.reports.published import published_tables
 from nestruct.training import Recipe, read_recipe
 from nestruct.training.plan import estimate, plan_names, read_plan
+from nestruct.wording import duration
 
 
 @pytest.mark.parametrize("name", plan_names())
@@ -100,7 +102,42 @@ def test_the_plan_alone_says_what_it_costs(tmp_path, capsys):
     assert "24 runs" in out
     assert "0 of them done" in out
     assert "on one H200" in out
+    lines = [line.split() for line in out.splitlines()]
+    assert ["nes-16", "table3-nes", "3", "4", "min", "03", "s"] in lines
     assert not list(tmp_path.iterdir())
+
+
+def test_the_plan_of_all_says_what_is_missing_and_ends_with_the_total(
+    tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setenv("NESTRUCT_DATA", str(tmp_path))
+    assert run_command("reproduce", "all", "--plan", "--run", tmp_path, "--device", "cpu") == 0
+    out = capsys.readouterr().out
+    missing = [line.split()[1] for line in out.splitlines() if line.startswith("Missing: ")]
+    assert {"gl_ctg;", "vectors-ru;", "fashion-mnist;", "kmnist;"} < set(missing)
+    assert "About an hour on one core" in out  # Figure 2
+    plans = [read_plan(name) for name in plan_names()]
+    total = duration(sum(estimate(list(plan.runs()), plan.jobs) for plan in plans))
+    assert f"In all: the runs that are left take about {total} on one H200" in out.splitlines()[-1]
+
+
+def test_what_comes_after_a_part_that_failed_is_done_all_the_same(tmp_path, capfd, monkeypatch):
+    plan = read_plan("figure-bound", tiny=True)
+    short = dataclasses.replace(plan, entries=plan.entries[:1])
+    module = sys.modules["nestruct.cli.reproduce"]
+
+    def fail(*_, **__):
+        raise InputError("No clock.")
+
+    monkeypatch.setattr(module, "plan_names", lambda: ["figure-bound"])
+    monkeypatch.setattr(module, "read_plan", lambda name, *, tiny: short)
+    monkeypatch.setattr(module, "bench", fail)
+    words = ["reproduce", "all", "--tiny", "--run", tmp_path, "--device", "cpu"]
+    assert run_command(*words) == 1
+    out, err = capfd.readouterr()
+    assert err == "nestruct: figure2: No clock.\n"
+    assert (tmp_path / "figure-bound-tiny" / "page.html").exists()
+    assert out.endswith("Failed, in part or in whole: figure2.\n")
 
 
 def test_a_stop_a_continuation_and_the_table(tmp_path, capfd, monkeypatch):

@@ -1,8 +1,9 @@
 """Every data set by name: what it is for, and whether it is there. A new one is a line here."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from nestruct.data.domains import LANGUAGES, TREEBANKS, Treebanks
 from nestruct.data.grammar import Grammar
@@ -94,3 +95,19 @@ CATALOGUE = {
     **{name: _treebank(name) for name in TREEBANKS},
     **{f"vectors-{language}": _vectors(language) for language in LANGUAGES},
 }
+
+
+def needed(data: Mapping[str, Any]) -> list[str]:
+    """Which data sets of the catalogue a recipe's table ``data`` asks for.
+
+    Example:
+        >>> needed({"name": "treebanks", "source": "gl_ctg", "target": "gl_treegal"})
+        ['gl_ctg', 'gl_treegal', 'vectors-gl']
+    """
+    if data["name"] == "images":
+        return [data.get("dataset", Images.dataset)]
+    if data["name"] != "treebanks":
+        return [data["name"]]
+    language = data["source"].partition("_")[0]
+    names = [data["source"], data.get("target"), f"vectors-{language}"]
+    return [name for name in names if name in CATALOGUE]
