@@ -1,5 +1,8 @@
 """The errors nestruct raises on purpose: one sentence that says what to change."""
 
+import difflib
+from collections.abc import Iterable
+
 
 class NestructError(Exception):
     """Base of every error that nestruct raises on purpose."""
@@ -12,3 +15,20 @@ class InputError(NestructError, ValueError):
 def first_line(error: Exception) -> str:
     """The first line of what an error says, for a log; its type where it says nothing."""
     return next(iter(str(error).splitlines()), type(error).__name__)
+
+
+def check_name(what: str, name: str, known: Iterable[str]) -> None:
+    """Raises, with a suggestion, where a name is not among the known ones.
+
+    Example:
+        >>> check_name("the estimator", "NSE", ["NES", "Enumeration"])
+        Traceback (most recent call last):
+        nestruct.errors.InputError: the estimator 'NSE' is not known; did you mean 'NES'?
+    """
+    names = sorted(known)
+    if name in names:
+        return
+    lower = {candidate.lower(): candidate for candidate in names}
+    close = difflib.get_close_matches(str(name).lower(), lower, n=1, cutoff=0.5)
+    hint = f"did you mean {lower[close[0]]!r}?" if close else f"there are: {', '.join(names)}."
+    raise InputError(f"{what} {name!r} is not known; {hint}")

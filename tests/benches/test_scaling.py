@@ -1,6 +1,7 @@
 """Tiny sizes, one or two seeds: what is written, how it continues, where it stops."""
 
 import json
+import sys
 
 import pytest
 from toys import run_command as run
@@ -152,11 +153,20 @@ def test_the_command_writes_results_and_figure(tmp_path, capsys, monkeypatch):
     assert all(row["growth"]["num_sizes"] == 3 for row in record["summary"])
 
 
+def test_without_matplotlib_there_is_no_figure_and_that_is_said_first(
+    tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr("nestruct.benches.scaling.Protocol", lambda: TINY)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    words = ["bench", "scaling", "--device", "cpu", "--repeats", 1, "-o", tmp_path]
+    assert run(*words, "--sizes", "3", "--task", "non-projective") == 0
+    assert capsys.readouterr().out.startswith("There will be no figure: it needs matplotlib")
+    assert [file.name for file in tmp_path.iterdir()] == ["scaling-cpu.json"]
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["speed"], "no benchmark 'speed'; say one of: scaling"),
-        (["scaling", "--task", "graphs"], "no task 'graphs'; say one of: all, relational"),
         (["scaling", "--sizes", "10,x"], "Say sizes as N,N,... like 10,50,250"),
         (["scaling", "--sizes", "2"], "at least 3"),
         (["scaling", "--repeats", "0"], "repeats"),

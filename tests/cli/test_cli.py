@@ -14,6 +14,7 @@ from toys import run_command as run
 import nestruct
 from nestruct.cli import VERBS
 from nestruct.data import CATALOGUE
+from nestruct.data.treebank import sentence_of
 
 SMALL = ["data.num_train=64", "data.num_validation=32", "data.num_test=32", "model.hidden_size=4"]
 QUICK = [*SMALL, "estimator.population_size=4", "training.batch_size=8"]
@@ -49,11 +50,33 @@ def test_the_version_is_told(capsys):
     assert capsys.readouterr().out == f"nestruct {nestruct.__version__}\n"
 
 
-def test_a_verb_that_does_not_exist(capsys):
-    assert run("trian", "graph-layout-tiny") == 2
-    assert capsys.readouterr().err == (
-        "nestruct: The verb 'trian' is not known; did you mean 'train'?\n"
-    )
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("trian graph-layout-tiny", "The verb 'trian' is not known; did you mean 'train'?"),
+        ("reproduce tabel3", "The table or figure 'tabel3' is not known; did you mean 'table3'?"),
+        ("bench scalin", "The benchmark 'scalin' is not known; did you mean 'scaling'?"),
+        ("bench scaling --task projectiv", "The task 'projectiv' is not known; did you mean"),
+        ("data make pattern", "The data set 'pattern' is not known; did you mean 'patterns'?"),
+    ],
+)
+def test_a_word_that_is_not_understood(words, message, capsys):
+    assert run(*words.split()) == 2
+    assert capsys.readouterr().err.startswith(f"nestruct: {message}")
+
+
+@pytest.mark.parametrize(
+    ("words", "usage"),
+    [
+        ("bench scaling", "bench [-h] [OPTIONS] NAME"),
+        ("data list", "data [-h] [list|make] [NAME]"),
+        ("recipes", "recipes [-h] [RECIPE]"),
+        ("train", "train [-h] [OPTIONS] [RECIPE] [KEY=VALUE ...]"),
+    ],
+)
+def test_the_usage_line_has_every_word(words, usage, capsys):
+    assert run(*words.split(), "--help") == 0
+    assert capsys.readouterr().out.startswith(f"usage: nestruct {usage}\n")
 
 
 def test_recipes(capsys):
@@ -199,24 +222,48 @@ def test_a_sweep_with_a_run_that_fails_says_so(tmp_path, capfd):
     assert "seed=1: best validation loss" in output
 
 
-def test_ctrl_c_reaches_the_runs_of_a_sweep_and_the_same_command_continues(tmp_path):
-    words = ["sweep", "graph-layout-tiny", "seed=0,1", *QUICK, "--run", str(tmp_path)]
-    words += ["training.log_interval=1"]
-    command = [sys.executable, "-m", "nestruct", *words, "--max-steps"]
-    process = subprocess.Popen([*command, "100000"], stdout=subprocess.PIPE, text=True)
-    log = tmp_path / "seed=0" / "metrics.jsonl"
-    while process.poll() is None and (not log.exists() or log.stat().st_size < 2000):
-        time.sleep(0.01)
-    process.send_signal(signal.SIGINT)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_reaches_the_runs_of_a_sweep_and_the_same_command_continues(tmp_path, number):
+    command, process = start_sweep(tmp_path)
+    process.send_signal(number)
     output, _ = process.communicate(timeout=120)
     assert process.returncode == 130
+    assert "seed=0: stopped, saved" in output
     assert "Stopped; the same command continues." in output
     assert "Stopped at step" in (tmp_path / "seed=0.log").read_text()
     assert not (tmp_path / "seed=1").exists()
+    continue_sweep(command, tmp_path)
+
+
+def test_the_runs_of_a_sweep_that_is_killed_are_saved_and_the_same_command_continues(tmp_path):
+    command, process = start_sweep(tmp_path)
+    process.kill()
+    process.communicate(timeout=120)
+    until = time.monotonic() + 60
+    while "Stopped at step" not in (tmp_path / "seed=0.log").read_text():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    continue_sweep(command, tmp_path)
+
+
+def start_sweep(folder):
+    """The command of a long sweep, and its process once the first run has begun."""
+    words = ["sweep", "graph-layout-tiny", "seed=0,1", *QUICK, "--run", str(folder)]
+    words += ["training.log_interval=1"]
+    command = [sys.executable, "-m", "nestruct", *words, "--max-steps"]
+    process = subprocess.Popen([*command, "100000"], stdout=subprocess.PIPE, text=True)
+    log = folder / "seed=0" / "metrics.jsonl"
+    while process.poll() is None and (not log.exists() or log.stat().st_size < 2000):
+        time.sleep(0.01)
+    return command, process
+
+
+def continue_sweep(command, folder):
+    log = folder / "seed=0" / "metrics.jsonl"
     step = json.loads(log.read_text().splitlines()[-1])["step"]
     answer = subprocess.run([*command, str(step + 1)], capture_output=True, text=True, check=True)
     assert answer.stdout.count("best validation loss") == 2
-    assert f"Continuing at step {step}." in (tmp_path / "seed=0.log").read_text()
+    assert f"Continuing at step {step}." in (folder / "seed=0.log").read_text()
 
 
 def test_values_of_a_sweep_may_hold_commas():
@@ -287,10 +334,14 @@ def test_data_sets_are_listed_and_made(tmp_path, monkeypatch, capsys):
     assert "damaged (not in the paper)" in lines["mnist"]
     assert run("data", "make", "patterns") == 0
     assert str(tmp_path / "cache") in capsys.readouterr().out
-    assert run("data", "make", "pattern") == 1
-    assert "did you mean 'patterns'?" in capsys.readouterr().err
     assert run("data", "make", "kmnist") == 1
     assert "read, not made" in capsys.readouterr().err
+    monkeypatch.delenv("NESTRUCT_DATA")
+    assert run("data", "make", "gl_ctg") == 1
+    assert capsys.readouterr().err.endswith(
+        ": get gl_ctg-ud-train.conllu and gl_ctg-ud-test.conllu from github.com/"
+        "UniversalDependencies and put them into $NESTRUCT_DATA/ud/gl_ctg.\n"
+    )
     assert run("data", "make") == 1
     assert "graph-layout, patterns" in capsys.readouterr().err
 
@@ -304,6 +355,28 @@ def test_a_data_folder_that_is_none_is_named(tmp_path, monkeypatch, capsys):
     (tmp_path / "emb" / "cc.gl.300.vec.gz").write_bytes(bytes(2_000_000))
     assert run("data") == 0
     assert "vectors-gl     found (Table 2: word vectors): 2.0 MB" in capsys.readouterr().out
+
+
+def test_a_treebank_is_found_where_training_can_use_it(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("NESTRUCT_DATA", str(tmp_path))
+    folder = tmp_path / "ud" / "gl_ctg"
+    folder.mkdir(parents=True)
+
+    def state() -> str:
+        assert run("data") == 0
+        lines = capsys.readouterr().out.splitlines()
+        return next(line for line in lines if line.startswith("gl_ctg"))
+
+    (folder / "train.conllu").write_text("x")
+    assert "missing (Table 2: dependency trees): get gl_ctg-ud-test.conllu from" in state()
+    (folder / "test.conllu").touch()
+    assert "missing (Table 2: dependency trees): get gl_ctg-ud-test.conllu from" in state()
+    sentence = bytes(sentence_of(["Dogs", "bark"], [2, 0], ["nsubj", "root"]))
+    (folder / "test.conllu").write_bytes(sentence)
+    assert "damaged" in state()
+    assert "train.conllu, line 1: it has 1 column" in state()
+    (folder / "train.conllu").write_bytes(50_000 * sentence)
+    assert "found (Table 2: dependency trees): 2.7 + 0.0 MB to train and test on" in state()
 
 
 def test_doctor_finds_nothing_wrong(monkeypatch, capsys):

@@ -26,7 +26,7 @@ from torch import nn
 from nestruct.benches.growth import fit_growth
 from nestruct.benches.scaling_tasks import TASKS, Protocol, build, estimator, evaluations
 from nestruct.data import to_device
-from nestruct.errors import InputError
+from nestruct.errors import InputError, check_name
 from nestruct.files import write_whole
 from nestruct.structures.base import check_count
 from nestruct.structures.solvers import solver_seconds
@@ -127,8 +127,7 @@ def check_options(
 ) -> None:
     """Refuses what cannot be measured, before anything is."""
     for task in tasks:
-        if task not in TASKS:
-            raise InputError(f"There is no task {task!r}; say one of: all, {', '.join(TASKS)}.")
+        check_name("scaling: the task", task, TASKS)
     if not sizes or min(sizes) < 3:
         raise InputError(f"Sizes must be whole numbers of at least 3, got {list(sizes)}.")
     check_count("scaling", "repeats", repeats, 1)

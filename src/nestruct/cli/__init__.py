@@ -1,7 +1,7 @@
 """The command line: one file per verb, each a function whose arguments are the options.
 
-An error that nestruct raises on purpose ends in one sentence and exit status 1; anything else is a
-bug and shows its traceback.
+An error that nestruct raises on purpose ends in one sentence and exit status 1, or 2 where a word
+was not understood; anything else is a bug and shows its traceback.
 """
 
 import os
@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 import tyro
 
 from nestruct._version import __version__
+from nestruct.cli.arguments import UsageError, check_word
 from nestruct.cli.bench import bench
 from nestruct.cli.check_gradient import check_gradient
 from nestruct.cli.data import data
@@ -22,8 +23,7 @@ from nestruct.cli.report import report
 from nestruct.cli.reproduce import reproduce
 from nestruct.cli.sweep import sweep
 from nestruct.cli.train import train
-from nestruct.errors import InputError, NestructError
-from nestruct.training.checks import check_name
+from nestruct.errors import NestructError
 
 VERBS: dict[str, Callable[..., int]] = {
     "train": train,
@@ -56,17 +56,16 @@ def _run(words: list[str]) -> int:
     if verb == "--version":
         print(f"nestruct {__version__}")
         return 0
+    if not {"-h", "--help"}.isdisjoint(rest):
+        rest = ["--help"]  # tyro leaves out of the usage line what has been said
+    elif verb in WITH_OVERRIDES:
+        rest = _overrides_last(rest)
     try:
-        check_name("The verb", verb, VERBS)
-    except InputError as error:
-        print(f"nestruct: {error}", file=sys.stderr)
-        return 2
-    rest = _overrides_last(rest) if verb in WITH_OVERRIDES else rest
-    try:
+        check_word("The verb", verb, VERBS)
         return tyro.cli(VERBS[verb], prog=f"nestruct {verb}", args=rest)
     except NestructError as error:
         print(f"nestruct: {error}", file=sys.stderr)
-        return 1
+        return 2 if isinstance(error, UsageError) else 1
     except KeyboardInterrupt:
         print("nestruct: stopped.", file=sys.stderr)
         return 130

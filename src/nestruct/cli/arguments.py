@@ -1,17 +1,33 @@
-"""Arguments that several verbs share."""
+"""Arguments that several verbs share, and what is said about words that are not understood."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
 from tyro.conf import FlagCreatePairsOff, Positional, arg
 
+from nestruct.errors import InputError, check_name
+
 RecipeName = Annotated[str, Positional, arg(metavar="RECIPE")]
+MaybeRecipe = Annotated[str | None, Positional, arg(metavar="[RECIPE]", help_behavior_hint="")]
 RunFolder = Annotated[Path, Positional, arg(metavar="DIR")]
 Overrides = Annotated[
-    tuple[str, ...], Positional, arg(metavar="KEY=VALUE ...", help_behavior_hint="")
+    tuple[str, ...], Positional, arg(metavar="[KEY=VALUE ...]", help_behavior_hint="")
 ]
 # None by default, which the help need not say.
 Folder = Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="")]
 Number = Annotated[int | None, arg(metavar="N", help_behavior_hint="")]
 Device = Annotated[str | None, arg(metavar="D", help_behavior_hint="")]
 Flag = Annotated[bool, FlagCreatePairsOff, arg(help_behavior_hint="")]
+
+
+class UsageError(InputError):
+    """A word of the command line is not understood."""
+
+
+def check_word(what: str, word: str, known: Iterable[str]) -> None:
+    """Raises `UsageError`, with a suggestion, where a word is not among the known ones."""
+    try:
+        check_name(what, word, known)
+    except InputError as error:
+        raise UsageError(str(error)) from None

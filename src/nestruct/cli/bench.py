@@ -1,5 +1,6 @@
 """``nestruct bench``: measurements of whole training steps."""
 
+import importlib.util
 from pathlib import Path
 from typing import Annotated
 
@@ -8,6 +9,7 @@ from tyro.conf import Positional, arg
 from nestruct.benches import SIZES, TASKS, measure_scaling
 from nestruct.benches.scaling import Record
 from nestruct.benches.scaling_figure import draw_scaling
+from nestruct.cli.arguments import check_word
 from nestruct.errors import InputError
 from nestruct.training.recipe import resolve_device
 
@@ -28,8 +30,8 @@ def bench(
 ) -> int:
     """Time training steps; `scaling` is the paper's Figure 2, seconds against n.
 
-    Writes scaling-cpu.json (or -cuda) and its figure. The same command again measures only what is
-    missing, so a stopped or a short one goes on.
+    Writes scaling-cpu.json (or -cuda) and, with matplotlib, its figure. The same command again
+    measures only what is missing, so a stopped or a short one goes on.
 
     Args:
         name: What to measure: scaling.
@@ -42,9 +44,12 @@ def bench(
             members, and marked so.
         output: The folder for results and figure.
     """
-    if name not in NAMES:
-        raise InputError(f"There is no benchmark {name!r}; say one of: {', '.join(NAMES)}.")
+    check_word("The benchmark", name, NAMES)
+    check_word("The task", task, ["all", *TASKS])
     where = resolve_device(device)
+    can_draw = importlib.util.find_spec("matplotlib") is not None
+    if not can_draw:
+        print('There will be no figure: it needs matplotlib (pip install "nestruct[plots]").')
     path = output / f"scaling-{where.partition(':')[0]}.json"
     record = measure_scaling(
         path,
@@ -57,8 +62,10 @@ def bench(
         tell=lambda line: print(line, flush=True),
     )
     _print_summary(record)
-    draw_scaling(record, path.with_suffix(".png"))
-    print(f"Wrote {path} and {path.with_suffix('.png')}.")
+    if can_draw:
+        draw_scaling(record, path.with_suffix(".png"))
+        print(f"Wrote {path.with_suffix('.png')}.")
+    print(f"Wrote {path}.")
     return 0
 
 

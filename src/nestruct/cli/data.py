@@ -7,17 +7,17 @@ from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
+from nestruct.cli.arguments import check_word
 from nestruct.data import CATALOGUE
 from nestruct.data.cache import folder
 from nestruct.data.catalogue import Entry
 from nestruct.errors import InputError
-from nestruct.training.checks import check_name
 from nestruct.wording import duration
 
 
 def data(
-    action: Annotated[Literal["list", "make"], Positional, arg(metavar="list|make")] = "list",
-    name: Annotated[str | None, Positional, arg(metavar="NAME", help_behavior_hint="")] = None,
+    action: Annotated[Literal["list", "make"], Positional, arg(metavar="[list|make]")] = "list",
+    name: Annotated[str | None, Positional, arg(metavar="[NAME]", help_behavior_hint="")] = None,
     /,
 ) -> int:
     """List the data sets and whether they are here, or generate one.
@@ -70,11 +70,11 @@ def _make(name: str | None) -> int:
     made = ", ".join(known for known, entry in CATALOGUE.items() if entry.make is not None)
     if name is None:
         raise InputError(f"Say which data set to make: {made}.")
-    check_name("the data set", name, CATALOGUE)
+    check_word("The data set", name, CATALOGUE)
     entry = CATALOGUE[name]
     if entry.make is None:
         remedy = entry.missing()
-        what = "it is there" if remedy is None else f"set NESTRUCT_DATA, and {remedy}"
+        what = remedy or "it is there"
         raise InputError(f"{name} is read, not made (those that are made: {made}): {what}.")
     start = time.perf_counter()
     entry.make()

@@ -12,6 +12,7 @@ import torch
 
 from nestruct import NES, Categorical, SpanningTree, StructuredVAE, __version__
 from nestruct.cli.data import data_lines, data_place
+from nestruct.cli.queue import cores
 from nestruct.data.cache import folder
 from nestruct.models import mlp
 
@@ -32,7 +33,7 @@ def doctor() -> int:
     broken = [name for name in PACKAGES if not _version(name)]
     _title("devices")
     _line("cpu", _cpu())
-    if hasattr(os, "getloadavg") and os.getloadavg()[0] > _cores():
+    if hasattr(os, "getloadavg") and os.getloadavg()[0] > cores():
         _line("", f"busy (load average {os.getloadavg()[0]:.1f}): threads may wait for each other;")
         _line("", "set OMP_NUM_THREADS=1 or OMP_WAIT_POLICY=passive if training is slow")
     _line("cuda", _cuda())
@@ -96,18 +97,12 @@ def _installed(package: str) -> str | None:
 
 
 def _cpu() -> str:
-    text = f"{_cores()} cores, {torch.get_num_threads()} threads"
+    text = f"{cores()} cores, {torch.get_num_threads()} threads"
     if hasattr(os, "sysconf") and "SC_AVPHYS_PAGES" in os.sysconf_names:
         page = os.sysconf("SC_PAGE_SIZE")
         total, free = (os.sysconf(f"SC_{kind}_PAGES") * page for kind in ("PHYS", "AVPHYS"))
         text += f", {_size(total)} of memory, {_size(free)} free"
     return text
-
-
-def _cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _cuda() -> str:

@@ -1,9 +1,14 @@
-"""Runs side by side, each a process of its own: resumed where it stood, stopped with the others."""
+"""Runs side by side, each a process of its own: resumed where it stood, stopped with the others.
+
+Ctrl-C and SIGTERM, which is what Slurm and ``timeout`` send, stop and save all of them. Where this
+process is killed they notice: their standard input, a pipe from here, ends.
+"""
 
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -12,10 +17,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from nestruct.reports import read_run
+from nestruct.training.interrupt import catch_interrupt
 from nestruct.wording import number
 
 _PATIENCE = 0.1  # seconds between looks at the processes
 _THREADS = ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS")  # what torch and our solvers go by
+_QUEUED = "NESTRUCT_QUEUED"  # in the environment of a run that is one of several
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -72,11 +79,11 @@ class Job:
         """How the run ended that was asked to stop: while it loads its parts, in any way."""
         if status and not (self.folder / "config.toml").exists():
             return "stopped before it began"
-        return self.outcome(130 if status == -signal.SIGINT else status)
+        return self.outcome(130 if status == -signal.SIGTERM else status)
 
 
 class Ended(NamedTuple):
-    """How jobs ended: how many failed, and whether they were stopped (Ctrl-C, the deadline)."""
+    """How jobs ended: how many failed, and whether they were stopped (a signal, the deadline)."""
 
     failed: int
     stopped: bool
@@ -104,38 +111,46 @@ def run_jobs(
     waiting, running = list(jobs), dict[Job, subprocess.Popen]()
     good, failed = set[Job](), set[Job]()
     threads = max(1, cores() // at_once) if at_once > 1 else None
-    with ExitStack() as logs:
-        try:
-            while waiting or running:
-                for job, process in list(running.items()):
-                    status = process.poll()
-                    if status is not None:
-                        del running[job]
-                        (failed if status else good).add(job)
-                        tell(f"{job.folder}: {job.outcome(status)}")
-                for job in list(waiting):
-                    if job.after is not None and job.after in failed:
-                        waiting.remove(job)
-                        failed.add(job)
-                        tell(f"{job.folder}: left out, for {job.after.folder} failed")
-                    elif job.is_done:
-                        waiting.remove(job)
-                        good.add(job)
-                        tell(f"{job.folder}: already done, {job.outcome(0)}")
-                    elif len(running) < at_once and (job.after is None or job.after in good):
-                        waiting.remove(job)
-                        running[job] = _start(job, logs, threads)
-                if deadline is not None and time.monotonic() > deadline:
-                    raise KeyboardInterrupt
-                look(list(running))
-                time.sleep(_PATIENCE)
-        except KeyboardInterrupt:
-            for process in running.values():
-                process.send_signal(signal.SIGINT)
-            for job, process in running.items():
-                tell(f"{job.folder}: {job.outcome_of_stop(process.wait())}")
-            return Ended(len(failed), stopped=True)
-    return Ended(len(failed), stopped=False)
+    with ExitStack() as stack, catch_interrupt(twice=True) as interrupt:
+        while waiting or running:
+            for job, process in list(running.items()):
+                status = process.poll()
+                if status is not None:
+                    del running[job]
+                    (failed if status else good).add(job)
+                    tell(f"{job.folder}: {job.outcome(status)}")
+            for job in list(waiting):
+                if job.after is not None and job.after in failed:
+                    waiting.remove(job)
+                    failed.add(job)
+                    tell(f"{job.folder}: left out, for {job.after.folder} failed")
+                elif job.is_done:
+                    waiting.remove(job)
+                    good.add(job)
+                    tell(f"{job.folder}: already done, {job.outcome(0)}")
+                elif len(running) < at_once and (job.after is None or job.after in good):
+                    waiting.remove(job)
+                    running[job] = _start(job, stack, threads)
+            if interrupt or (deadline is not None and time.monotonic() > deadline):
+                for process in running.values():
+                    process.terminate()
+                for job, process in running.items():
+                    tell(f"{job.folder}: {job.outcome_of_stop(process.wait())}")
+                return Ended(len(failed), stopped=True)
+            look(list(running))
+            time.sleep(_PATIENCE)
+        return Ended(len(failed), stopped=bool(interrupt))
+
+
+def stop_when_orphaned() -> None:
+    """Sends SIGTERM to this run once the process that started it, for `run_jobs`, is gone."""
+
+    def wait() -> None:
+        os.read(0, 1)  # nothing is ever written: it returns when the other end is closed
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    if _QUEUED in os.environ:
+        threading.Thread(target=wait, daemon=True).start()
 
 
 def cores() -> int:
@@ -145,16 +160,18 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
-def _start(job: Job, logs: ExitStack, threads: int | None) -> subprocess.Popen:
+def _start(job: Job, stack: ExitStack, threads: int | None) -> subprocess.Popen:
     job.folder.parent.mkdir(parents=True, exist_ok=True)
-    log = logs.enter_context(job.log.open("ab"))
+    log = stack.enter_context(job.log.open("ab"))
     # Threads that wait for a core that another run has cost more than they do.
     few = {} if threads is None else {name: str(threads) for name in _THREADS}
     # A session of its own: Ctrl-C reaches a run once, through us.
-    return subprocess.Popen(
+    process = subprocess.Popen(
         job.command,
+        stdin=subprocess.PIPE,
         stdout=log,
         stderr=subprocess.STDOUT,
         start_new_session=True,
-        env=few | os.environ,
+        env=few | os.environ | {_QUEUED: "1"},
     )
+    return stack.enter_context(process)

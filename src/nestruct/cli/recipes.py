@@ -1,14 +1,11 @@
 """``nestruct recipes``: what can be trained."""
 
-from typing import Annotated
-
-from tyro.conf import Positional, arg
-
+from nestruct.cli.arguments import MaybeRecipe
 from nestruct.training import read_recipe, recipe_names, recipe_text
 
 
 def recipes(
-    name: Annotated[str | None, Positional, arg(metavar="RECIPE", help_behavior_hint="")] = None,
+    name: MaybeRecipe = None,
     /,
 ) -> int:
     """List the recipes that come with nestruct, or print one as TOML to start your own from.

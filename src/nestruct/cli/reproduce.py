@@ -1,18 +1,23 @@
 """``nestruct reproduce``: a table or a figure of the paper, from its runs to its page."""
 
+import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import torch
 from tyro.conf import Positional, arg
 
-from nestruct.cli.arguments import Device, Flag, Number
+from nestruct.cli.arguments import Device, Flag, Number, check_word
 from nestruct.cli.bench import bench
 from nestruct.cli.display import Display
-from nestruct.cli.queue import Job, cores, run_jobs
-from nestruct.errors import InputError
+from nestruct.cli.queue import Ended, Job, cores, run_jobs
+from nestruct.data import CATALOGUE
+from nestruct.data.catalogue import needed
+from nestruct.errors import InputError, NestructError, first_line
 from nestruct.reports import (
     find_runs,
     paper_tables,
@@ -27,6 +32,11 @@ from nestruct.training.recipe import resolve_device
 from nestruct.wording import duration
 
 _SCALING = "figure2"
+_SCALING_TITLE = "Figure 2: seconds of one training step against the size of the structure"
+_SCALING_COST = (
+    "About an hour on one core of a CPU, where 108 of its 250 measurements took 15 minutes "
+    "(docs/scaling.md); on a GPU it has not been timed. --budget MINUTES stops and saves."
+)
 
 
 def reproduce(
@@ -55,12 +65,11 @@ def reproduce(
         device: auto, cpu, cuda or cuda:1.
         jobs: Runs at a time, instead of the plan's on a GPU, and on a CPU one, or tiny one a core.
         tiny: The whole way on a laptop in minutes; its numbers are not comparable with anything.
-        plan: Only say what would be run, and what it costs.
+        plan: Only say what would be run, what it costs, and which data are missing.
     """
     # Tables first, then the figures of the paper's text, then those of its appendix.
     known = sorted([*plan_names(), _SCALING], key=lambda n: ("table" not in n, "-" in n, n))
-    if what not in [*known, "all"]:
-        raise InputError(f"{what!r} is not known; there are: {', '.join([*known, 'all'])}.")
+    check_word("The table or figure", what, [*known, "all"])
     for name, value in (("--seeds", seeds), ("--budget", budget), ("--jobs", jobs)):
         if value is not None and not value > 0:
             raise InputError(f"{name} must be positive, got {value}.")
@@ -69,48 +78,157 @@ def reproduce(
     count = 1 if tiny and seeds is None else seeds
     names = known if what == "all" else [what]
     folders = {name: run / (f"{name}-tiny" if tiny else name) for name in names}
-    plans = {name: read_plan(name, tiny=tiny) for name in names if name != _SCALING}
-    todo = {n: _jobs(one, folders[n], count, where, tiny) for n, one in plans.items()}
-    if not plan:
-        print("Reading the data.", flush=True)
-        _read_data(job for jobs_of_one in todo.values() for job in jobs_of_one)
-    status = 0
+    parts = {}
+    for name in [name for name in names if name != _SCALING]:
+        one = read_plan(name, tiny=tiny)
+        trainings = _jobs(one, folders[name], count, where, tiny)
+        at_once = jobs or _at_once(one, where, tiny)
+        parts[name] = _Part(one, folders[name], trainings, count, at_once, tiny)
+    if plan:
+        _show_plans(folders, parts, where, tiny)
+        return 0
+    print("Reading the data.", flush=True)
+    _read_data(job for part in parts.values() for job in part.jobs)
+    failed = []
+    for number, (name, folder) in enumerate(folders.items()):
+        if number:
+            print()
+        try:
+            if name == _SCALING:
+                _scale(folder, where, deadline, tiny=tiny)
+                continue
+            ended = parts[name].run(deadline)
+        except (NestructError, OSError, RuntimeError) as error:  # others do not need this part
+            print(f"nestruct: {name}: {first_line(error)}", file=sys.stderr)
+            failed.append(name)
+            continue
+        if ended.stopped:
+            print("Stopped, all is saved; the same command continues.")
+            return 130 if deadline is None or time.monotonic() < deadline else 0
+        if ended.failed:
+            failed.append(name)
+    if len(folders) > 1:
+        pages = [folder / "page.html" for folder in folders.values()]
+        print("\nAll pages:", *(page for page in pages if page.exists()), sep="\n  ")
+        if failed:
+            print(f"Failed, in part or in whole: {', '.join(failed)}.")
+    return 1 if failed else 0
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A table or figure that is made of runs.
+
+    Args:
+        plan: What is run.
+        folder: Where.
+        jobs: The trainings, in the plan's order.
+        seeds: How many seeds were asked for; the plan's when None.
+        at_once: Runs at a time.
+        tiny: Whether it is the tiny version.
+    """
+
+    plan: Plan
+    folder: Path
+    jobs: Sequence[Job]
+    seeds: int | None
+    at_once: int
+    tiny: bool
+
+    def seconds_left(self) -> float:
+        """Of one H200, for what is still to do."""
+        runs = zip(self.plan.runs(self.seeds), self.jobs, strict=True)
+        return estimate([run for run, job in runs if not job.is_done], self.plan.jobs)
+
+    def announce(self) -> None:
+        """Says what it is, how far it is, and what is still to come."""
+        plan, done = self.plan, sum(job.is_done for job in self.jobs)
+        print(f"{plan.title}\n{len(self.jobs)} runs in {self.folder}, {done} of them done.")
+        if done == len(self.jobs):
+            return
+        if self.tiny:
+            small = "with tiny data and models: a minute or two on a laptop"
+            print(f"{self.at_once} at a time, {small}.")
+            return
+        cost = duration(self.seconds_left())
+        took = "took" if plan.measured else "should take"
+        print(
+            f"{self.at_once} at a time. What is left {took} about {cost} on one H200, {plan.jobs} "
+            "side by side; a CPU takes far longer. --budget MINUTES stops and saves."
+        )
+
+    def list_runs(self) -> None:
+        """Says which data are missing, and what is run: with how many seeds, how long each."""
+        for name, remedy in _missing_data(self.jobs).items():
+            print(f"Missing: {name}; {remedy}.")
+        seeds = Counter(entry for entry, _ in self.plan.runs(self.seeds))
+        rows = [("run", "recipe", "seeds", f"each, {self.plan.jobs} side by side")]
+        rows += [(e.name, e.recipe, str(n), duration(e.seconds)) for e, n in seeds.items()]
+        columns = list(zip(*rows, strict=True))[: 3 if self.tiny else 4]
+        padded = [[cell.ljust(max(map(len, column))) for cell in column] for column in columns]
+        for row in zip(*padded, strict=True):
+            print("  " + "  ".join(row).rstrip())
+
+    def run(self, deadline: float | None) -> Ended:
+        """Runs what is left, and shows what came out."""
+        self.announce()
+        with Display(self.jobs) as display:
+            ended = run_jobs(
+                self.jobs, self.at_once, tell=display.tell, deadline=deadline, look=display.look
+            )
+        self._conclude()
+        return ended
+
+    def _conclude(self) -> None:
+        plan, folder = self.plan, self.folder
+        runs = find_runs([folder])[0] if folder.is_dir() else []
+        if not runs:
+            return
+        title = f"{plan.title} (tiny: not comparable)" if self.tiny else plan.title
+        table_of = plan.name if self.tiny else None
+        write_page(runs, folder / "page.html", title=title, tiny=table_of)
+        print()
+        groups = read_groups(runs)
+        for table in paper_tables(groups, tiny=table_of) or report_tables(groups):
+            print(to_markdown(table))
+        print(plan.protocol)
+        if self.tiny:
+            print(
+                "TINY data and models: these numbers are not comparable with the paper's, or any."
+            )
+        print(f"Page: {folder / 'page.html'}")
+
+
+def _show_plans(
+    folders: Mapping[str, Path], parts: Mapping[str, _Part], device: str, tiny: bool
+) -> None:
+    """What would be run, and what it costs."""
     for number, (name, folder) in enumerate(folders.items()):
         if number:
             print()
         if name == _SCALING:
-            _scale(folder, where, deadline, tiny=tiny, plan=plan)
-            continue
-        one = plans[name]
-        at_once = jobs or _at_once(one, where, tiny)
-        _announce(one, folder, todo[name], count, at_once, tiny)
-        if plan:
-            continue
-        with Display(todo[name]) as display:
-            ended = run_jobs(
-                todo[name], at_once, tell=display.tell, deadline=deadline, look=display.look
-            )
-        _conclude(one, folder, tiny)
-        if ended.stopped:
-            print("Stopped, all is saved; the same command continues.")
-            return 130 if deadline is None or time.monotonic() < deadline else 0
-        status = max(status, min(ended.failed, 1))
-    if len(folders) > 1 and not plan:
-        pages = [folder / "page.html" for folder in folders.values()]
-        print("\nAll pages:", *(page for page in pages if page.exists()), sep="\n  ")
-    return status
+            print(_SCALING_TITLE)
+            print(f"Measured, not trained: nestruct bench scaling --device {device} -o {folder}")
+            print("Tiny sizes: some seconds." if tiny else _SCALING_COST)
+        else:
+            parts[name].announce()
+            parts[name].list_runs()
+    if len(folders) > 1:
+        seconds = sum(part.seconds_left() for part in parts.values())
+        cost = "a few minutes on a laptop" if tiny else f"about {duration(seconds)} on one H200"
+        print(f"\nIn all: the runs that are left take {cost}, and Figure 2 comes on top.")
 
 
-def _scale(folder: Path, device: str, deadline: float | None, *, tiny: bool, plan: bool) -> None:
+def _scale(folder: Path, device: str, deadline: float | None, *, tiny: bool) -> None:
     """Figure 2 is not of runs: it is a benchmark, which continues by itself."""
-    print("Figure 2: seconds of one training step against the size of the structure")
-    if plan:
-        print(f"Measured, not trained: nestruct bench scaling --device {device} -o {folder}")
-        return
+    print(_SCALING_TITLE)
     minutes = None if deadline is None else max(0.01, (deadline - time.monotonic()) / 60)
-    if tiny:
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)  # steps so small only lose by more, most where the machine is busy
+    if not tiny:
+        bench("scaling", device=device, budget=minutes, output=folder)
+        return
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # steps so small only lose by more, most where the machine is busy
+    try:
         bench(
             "scaling",
             device=device,
@@ -120,10 +238,9 @@ def _scale(folder: Path, device: str, deadline: float | None, *, tiny: bool, pla
             repeats=1,
             longest=0.1,
         )
+    finally:
         torch.set_num_threads(threads)
-        print("TINY sizes, timed once each: these numbers are not comparable with any.")
-    else:
-        bench("scaling", device=device, budget=minutes, output=folder)
+    print("TINY sizes, timed once each: these numbers are not comparable with any.")
 
 
 def _jobs(plan: Plan, folder: Path, seeds: int | None, device: str, tiny: bool) -> list[Job]:
@@ -152,42 +269,16 @@ def _read_data(jobs: Iterable[Job]) -> None:
             build(Recipe.from_tables(tables | {"device": "cpu"})).data.splits()
 
 
+def _missing_data(jobs: Iterable[Job]) -> dict[str, str]:
+    """The data sets that are needed and not here, each with what to do."""
+    tables = [read_recipe(job.words[0], job.words[1:]) for job in jobs if not job.is_done]
+    names = dict.fromkeys(name for table in tables for name in needed(table["data"]))
+    remedies = {name: CATALOGUE[name].missing() for name in names}
+    return {name: remedy for name, remedy in remedies.items() if remedy is not None}
+
+
 def _at_once(plan: Plan, device: str, tiny: bool) -> int:
     """How many runs share the device: of tiny ones on a CPU, one for each core."""
     if device.startswith("cuda"):
         return plan.jobs
     return cores() if tiny else 1
-
-
-def _announce(
-    plan: Plan, folder: Path, jobs: Sequence[Job], seeds: int | None, at_once: int, tiny: bool
-) -> None:
-    runs = list(plan.runs(seeds))
-    left = [run for run, job in zip(runs, jobs, strict=True) if not job.is_done]
-    print(f"{plan.title}\n{len(jobs)} runs in {folder}, {len(jobs) - len(left)} of them done.")
-    if left and tiny:
-        print(f"{at_once} at a time, with tiny data and models: a minute or two on a laptop.")
-    elif left:
-        cost = duration(estimate(left, plan.jobs))
-        took = "took" if plan.measured else "should take"
-        print(
-            f"{at_once} at a time. What is left {took} about {cost} on one H200, {plan.jobs} side "
-            "by side; a CPU takes far longer. --budget MINUTES stops and saves."
-        )
-
-
-def _conclude(plan: Plan, folder: Path, tiny: bool) -> None:
-    runs = find_runs([folder])[0] if folder.is_dir() else []
-    if not runs:
-        return
-    title = f"{plan.title} (tiny: not comparable)" if tiny else plan.title
-    table_of = plan.name if tiny else None
-    write_page(runs, folder / "page.html", title=title, tiny=table_of)
-    print()
-    groups = read_groups(runs)
-    for table in paper_tables(groups, tiny=table_of) or report_tables(groups):
-        print(to_markdown(table))
-    print(plan.protocol)
-    if tiny:
-        print("TINY data and models: these numbers are not comparable with the paper's, or any.")
-    print(f"Page: {folder / 'page.html'}")

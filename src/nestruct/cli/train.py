@@ -8,9 +8,10 @@ from typing import Annotated
 
 import torch
 import torch.distributed as dist
-from tyro.conf import Positional, arg
+from tyro.conf import arg
 
-from nestruct.cli.arguments import Device, Flag, Folder, Number, Overrides
+from nestruct.cli.arguments import Device, Flag, Folder, MaybeRecipe, Number, Overrides
+from nestruct.cli.queue import stop_when_orphaned
 from nestruct.errors import InputError
 from nestruct.population.shard import my_rank
 from nestruct.training import FitResult, Recipe, read_config, read_recipe
@@ -20,7 +21,7 @@ from nestruct.wording import duration, number
 
 
 def train(
-    recipe: Annotated[str | None, Positional, arg(metavar="RECIPE", help_behavior_hint="")] = None,
+    recipe: MaybeRecipe = None,
     overrides: Overrides = (),
     /,
     *,
@@ -52,6 +53,7 @@ def train(
         init_from: A run whose best parameters to start from.
         tensorboard: Also write TensorBoard's files, into the run folder.
     """
+    stop_when_orphaned()
     if resume is not None:
         if recipe is not None or overrides or run or init_from or seed is not None:
             raise InputError(

@@ -1,15 +1,16 @@
 """Every data set by name: what it is for, and whether it is there. A new one is a line here."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from nestruct.data.domains import LANGUAGES, TREEBANKS, Treebanks
 from nestruct.data.grammar import Grammar
 from nestruct.data.graph_layout import GraphLayout
 from nestruct.data.images import Images
 from nestruct.data.patterns import Patterns
-from nestruct.errors import InputError
+from nestruct.data.treebank import Reader
 
 
 @dataclass(frozen=True)
@@ -41,27 +42,34 @@ def _images(dataset: str, purpose: str) -> Entry:
 
 
 def _treebank(name: str) -> Entry:
-    treebank = Treebanks(source=name)
-    return _file("Table 2: dependency trees", lambda: treebank.find("train"), "to train on")
+    treebank, splits = Treebanks(source=name), ("train", "test")
+
+    def missing() -> str | None:
+        absent = [split for split in splits if not _megabytes(treebank.find(split))]
+        return treebank.remedy(*absent) if absent else None
+
+    def describe() -> str:
+        files = [file for file in map(treebank.find, splits) if file is not None]
+        for file in files:
+            next(iter(Reader(file)), None)  # raises where that is no sentence
+        sizes = " + ".join(f"{_megabytes(file):.1f}" for file in files)
+        return f"{sizes} MB to train and test on"
+
+    return Entry("Table 2: dependency trees", describe, missing)
 
 
 def _vectors(language: str) -> Entry:
     treebank = Treebanks(source=f"{language}_")
-    return _file("Table 2: word vectors", treebank.find_vectors, "of vectors")
+    return Entry(
+        "Table 2: word vectors",
+        lambda: f"{_megabytes(treebank.find_vectors()):.1f} MB of vectors",
+        lambda: None if _megabytes(treebank.find_vectors()) else treebank.vectors_remedy(),
+    )
 
 
-def _file(purpose: str, find: Callable[[], Path], what: str) -> Entry:
-    """One that stands for a set; ``find`` raises with what to do behind a semicolon."""
-
-    def missing() -> str | None:
-        try:
-            find()
-        except InputError as error:
-            remedy = str(error).partition("; ")[2].removesuffix(".")
-            return remedy.replace("set it to", "set NESTRUCT_DATA to") or str(error)
-        return None
-
-    return Entry(purpose, lambda: f"{find().stat().st_size / 1e6:.1f} MB {what}", missing)
+def _megabytes(path: Path | None) -> float:
+    """0 of a file that is missing."""
+    return 0.0 if path is None else path.stat().st_size / 1e6
 
 
 CATALOGUE = {
@@ -87,3 +95,19 @@ CATALOGUE = {
     **{name: _treebank(name) for name in TREEBANKS},
     **{f"vectors-{language}": _vectors(language) for language in LANGUAGES},
 }
+
+
+def needed(data: Mapping[str, Any]) -> list[str]:
+    """Which data sets of the catalogue a recipe's table ``data`` asks for.
+
+    Example:
+        >>> needed({"name": "treebanks", "source": "gl_ctg", "target": "gl_treegal"})
+        ['gl_ctg', 'gl_treegal', 'vectors-gl']
+    """
+    if data["name"] == "images":
+        return [data.get("dataset", Images.dataset)]
+    if data["name"] != "treebanks":
+        return [data["name"]]
+    language = data["source"].partition("_")[0]
+    names = [data["source"], data.get("target"), f"vectors-{language}"]
+    return [name for name in names if name in CATALOGUE]

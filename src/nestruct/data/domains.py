@@ -32,6 +32,7 @@ _VECTOR_STREAM = 10  # what the seed of made-up vectors is derived for
 TREEBANKS = ("gl_ctg", "gl_treegal", "id_csui", "id_gsd", "ru_gsd", "ru_taiga")  # of Table 2
 LANGUAGES = ("gl", "id", "ru")  # of them
 _UD = "github.com/UniversalDependencies"
+_UNSET = "$NESTRUCT_DATA"  # what is shown in the place of the folder where none is named
 _VECTORS = "fasttext.cc/docs/en/crawl-vectors.html"
 
 
@@ -220,29 +221,21 @@ class Treebanks(Domains):
             raise InputError("Treebanks: train_on is 'target', so say which: data.target=NAME.")
         return Texts(train, dev, target_train, self._sentences(target, "test"))
 
-    def find(self, split: str) -> Path:
-        """The source's file of a split; `nestruct.InputError` where it is missing."""
-        return self._find(self.source, split, required=True)  # type: ignore[return-value]
+    def find(self, split: str) -> Path | None:
+        """The source's file of a split; None where it is missing."""
+        return _find(self.source, split)
 
-    def _find(self, name: str, split: str, *, required: bool) -> Path | None:
-        folder = Path(name) if "/" in name else self._root("ud", f"{name} from {_UD}") / name
-        base = folder.name
-        if folder.is_file():
-            raise InputError(f"Treebanks: {folder} is a file; give the folder that it is in.")
-        names = [f"{stem}.conllu{end}" for stem in (split, f"{base}-ud-{split}") for end in _ENDS]
-        path = next((folder / n for n in names if (folder / n).exists()), None)
-        if path is None and required:
-            raise InputError(
-                f"Treebanks: {folder / names[1]} is missing; get {base}-ud-{split}.conllu from "
-                f"{_UD} and put it into {folder}."
-            )
-        return path
+    def remedy(self, *splits: str) -> str:
+        """What to do where the source's files of some splits are missing: the end of a sentence."""
+        return _remedy(self.source, *splits)
 
     def _sentences(
         self, name: str, split: str, *, required: bool = False, trees: bool = True
     ) -> list[Sentence]:
-        path = self._find(name, split, required=required)
+        path = _find(name, split)
         if path is None:
+            if required:
+                raise _missing(_folder(name) / f"{split}.conllu.gz", _remedy(name, split))
             return []
         reader = Reader(path, trees=trees, skip_bad=self.skip_bad)
         sentences = [sentence for sentence in reader if len(sentence)]
@@ -256,35 +249,66 @@ class Treebanks(Domains):
     def _read_vectors(self, forms: set[str]) -> tuple[list[str], Any]:
         if self.embeddings == "none":
             return [], torch.zeros(0, 300)
-        return read_embeddings(self.find_vectors(), forms)
+        path = self.find_vectors()
+        if path is None:
+            raise _missing(_root("emb") / self._vectors_name, self.vectors_remedy())
+        return read_embeddings(path, forms)
 
-    def find_vectors(self) -> Path:
-        """The file of word vectors; `nestruct.InputError` where it is missing."""
+    def find_vectors(self) -> Path | None:
+        """The file of word vectors; None where it is missing."""
         if "/" in self.embeddings:
             return Path(self.embeddings)
-        folder = self._root("emb", f"word vectors from {_VECTORS}")
-        language = Path(self.source).name.partition("_")[0]
-        path = folder / self.embeddings
-        if self.embeddings == "auto":
-            usual = f"cc.{language}.300.vec.gz"
-            starts = (f"cc.{language}.", f"{language}_")
-            files = sorted(folder.iterdir()) if folder.is_dir() else []
-            path = next((f for s in starts for f in files if f.name.startswith(s)), folder / usual)
-        if not path.exists():
-            raise InputError(
-                f"Treebanks: {path} is missing; get {path.name} from {_VECTORS} and put it into "
-                f"{folder}, or say data.embeddings=none."
-            )
-        return path
+        folder = _root("emb")
+        if self.embeddings != "auto":
+            path = folder / self.embeddings
+            return path if path.exists() else None
+        files = sorted(folder.iterdir()) if folder.is_dir() else []
+        starts = (f"cc.{self._language}.", f"{self._language}_")
+        return next((f for s in starts for f in files if f.name.startswith(s)), None)
 
-    def _root(self, below: str, what: str) -> Path:
-        root = os.environ.get("NESTRUCT_DATA")
-        if not root:
-            raise InputError(
-                "Treebanks: the environment variable NESTRUCT_DATA is not set; set it to a folder "
-                f"and put {what} into {below}/ there."
-            )
-        return Path(root) / below
+    def vectors_remedy(self) -> str:
+        """What to do where the word vectors are missing, as the end of a sentence."""
+        return (
+            f"get {self._vectors_name} from {_VECTORS} and put it into {_root('emb')}, or say "
+            "data.embeddings=none"
+        )
+
+    @property
+    def _language(self) -> str:
+        return Path(self.source).name.partition("_")[0]
+
+    @property
+    def _vectors_name(self) -> str:
+        return f"cc.{self._language}.300.vec.gz" if self.embeddings == "auto" else self.embeddings
 
 
-_ENDS = ("", ".gz")
+def _find(name: str, split: str) -> Path | None:
+    """A treebank's file of a split."""
+    folder = _folder(name)
+    if folder.is_file():
+        raise InputError(f"Treebanks: {folder} is a file; give the folder that it is in.")
+    stems = (split, f"{folder.name}-ud-{split}")
+    paths = [folder / f"{stem}.conllu{end}" for stem in stems for end in ("", ".gz")]
+    return next((path for path in paths if path.exists()), None)
+
+
+def _remedy(name: str, *splits: str) -> str:
+    folder = _folder(name)
+    files = " and ".join(f"{folder.name}-ud-{split}.conllu" for split in splits)
+    return f"get {files} from {_UD} and put {'it' if len(splits) == 1 else 'them'} into {folder}"
+
+
+def _folder(name: str) -> Path:
+    return Path(name) if "/" in name else _root("ud") / name
+
+
+def _root(below: str) -> Path:
+    return Path(os.environ.get("NESTRUCT_DATA") or _UNSET) / below
+
+
+def _missing(path: Path, remedy: str) -> InputError:
+    what = f"{path} is missing"
+    if path.parts[0] == _UNSET:
+        what = "the environment variable NESTRUCT_DATA is not set"
+        remedy = f"set it to a folder, and {remedy}"
+    return InputError(f"Treebanks: {what}; {remedy}.")

@@ -17,7 +17,6 @@ Omniglot is published as drawings of 105 x 105 pixels. As in torchvision, ``imag
 brought to 28 x 28 with the bilinear filter of PIL before rounding.
 """
 
-import difflib
 import gzip
 import io
 import os
@@ -31,7 +30,7 @@ import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
-from nestruct.errors import InputError
+from nestruct.errors import InputError, check_name
 from nestruct.noise import derive_seed
 from nestruct.structures.base import check_count
 
@@ -78,10 +77,7 @@ class Images:
     num_test: int | None = None
 
     def __post_init__(self) -> None:
-        if self.dataset not in _SOURCES:
-            close = difflib.get_close_matches(str(self.dataset).lower(), _SOURCES, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"there are: {', '.join(_SOURCES)}."
-            raise InputError(f"Images: the dataset {self.dataset!r} is not known; {hint}")
+        check_name("Images: the dataset", self.dataset, _SOURCES)
         check_count("Images", "seed", self.seed, 0)
         for name in ("num_train", "num_validation", "num_test"):
             if getattr(self, name) is not None:

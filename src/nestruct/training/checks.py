@@ -1,31 +1,12 @@
 """Whether what a person wrote can be used: names with a suggestion, values against annotations."""
 
-import difflib
 import numbers
 import types
-from collections.abc import Iterable
 from typing import Any, Literal, Union, get_args, get_origin
 
-from nestruct.errors import InputError
+from nestruct.errors import InputError, check_name
 
 _WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a string"}
-
-
-def check_name(what: str, name: str, known: Iterable[str]) -> None:
-    """Raises, with a suggestion, where a name is not among the known ones.
-
-    Example:
-        >>> check_name("the estimator", "NSE", ["NES", "Enumeration"])
-        Traceback (most recent call last):
-        nestruct.errors.InputError: the estimator 'NSE' is not known; did you mean 'NES'?
-    """
-    names = sorted(known)
-    if name in names:
-        return
-    lower = {candidate.lower(): candidate for candidate in names}
-    close = difflib.get_close_matches(str(name).lower(), lower, n=1, cutoff=0.5)
-    hint = f"did you mean {lower[close[0]]!r}?" if close else f"there are: {', '.join(names)}."
-    raise InputError(f"{what} {name!r} is not known; {hint}")
 
 
 def check_value(where: str, value: Any, hint: Any) -> Any:
@@ -76,3 +57,6 @@ def _describe(hint: Any) -> str:
         known = [o for o in options if o in _WORDS or get_origin(o) is Literal]
         return " or ".join(map(_describe, known or options[:1]))
     return _WORDS.get(hint, f"a {getattr(hint, '__name__', hint)}")
+
+
+__all__ = ["check_name", "check_value"]

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
 
-from nestruct.training.checks import check_name
+from nestruct.errors import check_name
 
 
 @dataclass(frozen=True)
@@ -19,8 +19,9 @@ class Entry:
         options: Overrides.
         seeds: How many seeds it is run with, from 0 on.
         once: Whether it is run with seed 0 only, whatever number of seeds is asked for.
-        last: Whether all seeds of other entries come before it, for it takes hours.
-        seconds: The wall-clock of one of them beside others on one H200.
+        last: Whether all seeds of other entries come before it: it takes hours, or matters least.
+        seconds: The wall-clock of one of them on one H200, the plan's `jobs` side by side.
+        fills: Whether one of them fills the GPU, so that it is faster where it is alone.
         after: The entry whose run it starts from: the one of the same seed, or its only one.
         tiny: Further overrides of the tiny version.
     """
@@ -32,6 +33,7 @@ class Entry:
     seeds: int = 1
     once: bool = False
     last: bool = False
+    fills: bool = False
     after: str | None = None
     tiny: tuple[str, ...] = ()
 
@@ -126,8 +128,8 @@ def read_plan(name: str, *, tiny: bool = False) -> Plan:
 
 
 def estimate(runs: Sequence[tuple[Entry, int]], jobs: int) -> float:
-    """Seconds that runs take on one H200, some side by side."""
-    longest = max((entry.seconds for entry, _ in runs), default=0)
+    """Seconds that runs take on one H200, so many side by side."""
+    longest = max((entry.seconds for entry, _ in runs if not entry.fills), default=0)
     return max(longest, sum(entry.seconds for entry, _ in runs) / jobs)
 
 
