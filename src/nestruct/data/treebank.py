@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from nestruct.errors import InputError
+from nestruct.files import open_whole
 
 _COLUMNS = 10
 _ID, _FORM, _HEAD, _LABEL = 0, 1, 6, 7
@@ -30,7 +31,7 @@ class Sentence:
     """A sentence of a CoNLL-U file.
 
     Args:
-        lines: Its lines as they are in the file, comments before and blank lines after it included.
+        lines: Its lines as they are in the file, with comments before and a blank line after.
         places: Which of the lines are its syntactic words.
         forms: Those words.
         heads: The head of each word, 0 for the root; empty where heads were not asked for.
@@ -116,9 +117,7 @@ class Reader:
 
     def blocks(self) -> Iterator[Sentence | bytes]:
         """Sentences, and the bytes of those that were passed over: all that the file has."""
-        name = "standard input" if self.source == "-" else str(getattr(self.source, "name", "file"))
-        if isinstance(self.source, str | Path) and self.source != "-":
-            name = str(self.source)
+        name = _name(self.source)
         for number, lines in _blocks(self.source, name):
             try:
                 yield _parse(lines, self.trees, self.single_root)
@@ -139,37 +138,47 @@ def read_treebank(path: str | Path, **options: Any) -> list[Sentence]:
 def write_treebank(target: str | Path, sentences: Iterable[Sentence | bytes]) -> int:
     """Writes sentences as they come and returns how many; ``-`` is standard output.
 
-    A name that ends in ``.gz`` is compressed. The file appears under its name when it is complete,
-    so it may be the one that the sentences are read from.
+    A name that ends in ``.gz`` is compressed. A regular file appears under its name when it is
+    complete, so it may be the one that the sentences are read from.
     """
     count = 0
     with open_target(target) as file:
         for sentence in sentences:
             file.write(bytes(sentence))
+            if not isinstance(file, gzip.GzipFile):  # which would be the longer for it
+                file.flush()
             count += 1
     return count
 
 
 @contextlib.contextmanager
 def open_target(target: str | Path) -> Iterator[BinaryIO | gzip.GzipFile]:
-    """A binary file that takes its name once all is written."""
+    """A binary file to write; a regular one takes its name once all is written.
+
+    Whatever else has the name (a pipe, a device) is written into, and a link stays a link.
+    """
     if str(target) == "-":
+        if sys.stdout is None:
+            raise InputError("Standard output is closed: name a file to write.")
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
+    if not str(target):
+        raise InputError("The file to write has an empty name: give one, or - for standard output.")
     path = Path(target)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.writing")
-    try:
-        with temporary.open("wb") as plain:
-            if path.suffix == ".gz":  # without name and time in it: the same text, the same bytes
-                with gzip.GzipFile("", "wb", fileobj=plain, mtime=0) as packed:
-                    yield packed
+    with contextlib.ExitStack() as stack:
+        try:
+            if path.exists() and not path.is_file():
+                file: BinaryIO = stack.enter_context(path.open("wb"))
             else:
-                yield plain
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+                file = stack.enter_context(open_whole(Path(os.path.realpath(path))))
+        except OSError as error:
+            reason = error.strerror or error
+            raise InputError(f"{target} cannot be written: {reason}.") from None
+        if path.suffix == ".gz":  # without name and time in it: the same text, the same bytes
+            yield stack.enter_context(gzip.GzipFile("", "wb", fileobj=file, mtime=0))
+        else:
+            yield file
 
 
 def is_punctuation(form: str) -> bool:
@@ -189,30 +198,48 @@ class _BadLineError(Exception):
 
 
 def _blocks(source: Any, name: str) -> Iterator[tuple[int, list[bytes]]]:
-    """Sentences as lines, each with the number of its first line; blank lines end a sentence."""
+    """Sentences as lines, each with the number of its first line; a blank line ends a sentence."""
     lines: list[bytes] = []
-    begin, ended = 1, False
+    begin, has_text = 1, False
     for number, line in enumerate(_lines(source, name), 1):
-        if ended and line.strip():
-            yield begin, lines
-            lines, begin, ended = [], number, False
         lines.append(line)
-        ended = ended or (not line.strip() and len(lines) > 1)
+        if line.strip():
+            has_text = True
+        elif has_text:  # at once: the next line may be long in coming
+            yield begin, lines
+            lines, begin, has_text = [], number + 1, False
     if lines:
         yield begin, lines
 
 
+def _name(source: Any) -> str:
+    if source == "-":
+        return "standard input"
+    if isinstance(source, str | Path):
+        return str(source) or "''"
+    return str(getattr(source, "name", "file"))
+
+
 def _lines(source: Any, name: str) -> Iterator[bytes]:
     try:
-        if isinstance(source, str | Path) and source != "-":
+        if source == "-":
+            yield from _unpacked(_standard_input())
+        elif isinstance(source, str | Path):
             with open(source, "rb") as file:
                 yield from _unpacked(file)
         else:
-            yield from _unpacked(sys.stdin.buffer if source == "-" else source)
+            yield from _unpacked(source)
     except (EOFError, zlib.error, gzip.BadGzipFile):
         raise InputError(f"{name} is not a whole gzip file: get it again.") from None
     except OSError as error:
         raise InputError(f"{name} cannot be read: {error.strerror or error}.") from None
+
+
+def _standard_input() -> BinaryIO:
+    """A file of its own: where a thread still reads ``sys.stdin`` at the end, Python aborts."""
+    if sys.stdin is None:
+        raise InputError("Standard input is closed: name a file to read.")
+    return open(sys.stdin.fileno(), "rb", closefd=False)
 
 
 def _unpacked(file: Any) -> Iterator[bytes]:
