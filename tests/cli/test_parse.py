@@ -133,7 +133,7 @@ def test_bad_sentences(phases, tmp_path, capsys):
     assert not out.exists()
     assert run("parse", phases / "parser", path, "-o", out, "--skip-bad") == 0
     words = capsys.readouterr().err
-    assert "Parsed 2 sentences, 4 words; 1 malformed left as they are (" in words
+    assert "Parsed 2 sentences, 4 words; 1 malformed left as it is (" in words
     assert words.endswith("between tabs).\n")
     assert b"1\tbroken\n\n" in out.read_bytes()
     path.write_bytes(b"")

@@ -51,7 +51,8 @@ def parse(
     reader = Reader(file, trees=False, skip_bad=skip_bad)
     done = {"sentences": 0, "words": 0}
     write_treebank(output, _parsed(model, reader.blocks(), done))
-    bad = f"; {reader.num_bad} malformed left as they are" if reader.num_bad else ""
+    left = "it is" if reader.num_bad == 1 else "they are"
+    bad = f"; {reader.num_bad} malformed left as {left}" if reader.num_bad else ""
     bad += f" ({reader.first_bad.removesuffix('.')})" if reader.first_bad else ""
     counts = ", ".join(f"{n:,} {name if n != 1 else name[:-1]}" for name, n in done.items())
     print(f"Parsed {counts}{bad}.", file=sys.stderr)

@@ -58,16 +58,14 @@ def _read_archive(
 ) -> tuple[list[str], Float[np.ndarray, "words size"]]:
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            known, vectors = archive["words"], archive["vectors"]
+            # What is no array there is one of bytes here.
+            known, vectors = (np.asarray(archive[name]) for name in ("words", "vectors"))
     except (KeyError, ValueError, RuntimeError) as error:
         reason = str(error.args[0]) if error.args else "it cannot be read"
         raise InputError(
             f"{path} must hold words (strings) and vectors [words, size]: {reason}."
         ) from None
-    # What is no array comes as bytes.
-    is_usable = isinstance(known, np.ndarray) and isinstance(vectors, np.ndarray)
-    is_usable = is_usable and known.dtype.kind == "U" and vectors.dtype.kind in "fiu"
-    if not is_usable:
+    if known.dtype.kind != "U" or vectors.dtype.kind not in "fiu":
         raise InputError(f"{path} must hold words as strings and vectors as numbers.")
     if known.ndim != 1 or vectors.shape[:-1] != known.shape:
         raise InputError(

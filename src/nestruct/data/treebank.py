@@ -8,7 +8,9 @@ file survive; heads and labels are all that is ever changed.
 
 import contextlib
 import gzip
+import io
 import os
+import re
 import sys
 import unicodedata
 import zlib
@@ -22,6 +24,9 @@ from nestruct.files import open_whole
 
 _COLUMNS = 10
 _ID, _FORM, _HEAD, _LABEL = 0, 1, 6, 7
+_MAX_DIGITS = 9
+_EXTRA = re.compile(rf"[0-9]{{1,{_MAX_DIGITS}}}[-.][0-9]{{1,{_MAX_DIGITS}}}")
+_WITHOUT_BREAKS = re.compile(r"[^\t\r\n]*")
 _GZIP = b"\x1f\x8b"
 _BOM = "\N{ZERO WIDTH NO-BREAK SPACE}"  # some editors put it at the start of a file
 
@@ -59,6 +64,7 @@ class Sentence:
             >>> bytes(other).splitlines()[1].split()[6:8]
             [b'1', b'dep']
         """
+        _check_columns(self.forms, heads, labels)
         lines = list(self.lines)
         for place, head, label in zip(self.places, heads, labels, strict=True):
             columns = lines[place].split(b"\t")
@@ -69,6 +75,7 @@ class Sentence:
 
 def sentence_of(forms: Sequence[str], heads: Sequence[int], labels: Sequence[str]) -> Sentence:
     """A sentence from its words and their tree."""
+    _check_columns(forms, heads, labels)
     rows = zip(range(1, len(forms) + 1), forms, heads, labels, strict=True)
     lines = [f"{k}\t{form}\t_\t_\t_\t_\t{head}\t{label}\t_\t_\n" for k, form, head, label in rows]
     encoded = (*(line.encode() for line in lines), b"\n")
@@ -86,7 +93,7 @@ class Reader:
         skip_bad: Whether a malformed sentence is passed over and counted instead of an error.
 
     Attributes:
-        num_bad: Malformed sentences so far.
+        num_bad: Malformed sentences so far; each reading counts from 0.
         first_bad: What was wrong with the first of them.
 
     Raises:
@@ -111,12 +118,15 @@ class Reader:
         self.skip_bad = skip_bad
         self.num_bad = 0
         self.first_bad: str | None = None
+        if isinstance(source, io.TextIOBase):
+            raise InputError(f"Reader: {_name(source)} is a text stream; open it as a binary one.")
 
     def __iter__(self) -> Iterator[Sentence]:
         return (block for block in self.blocks() if isinstance(block, Sentence))
 
     def blocks(self) -> Iterator[Sentence | bytes]:
         """Sentences, and the bytes of those that were passed over: all that the file has."""
+        self.num_bad, self.first_bad = 0, None
         name = _name(self.source)
         for number, lines in _blocks(self.source, name):
             try:
@@ -189,6 +199,23 @@ def is_punctuation(form: str) -> bool:
     return all(unicodedata.category(character).startswith("P") for character in form)
 
 
+def _check_columns(forms: Sequence[str], heads: Sequence[int], labels: Sequence[str]) -> None:
+    """Raises unless these can be written and read again; whether heads are a tree is not asked."""
+    if not len(forms) == len(heads) == len(labels):
+        raise InputError(
+            f"A sentence needs as many heads and labels as words, {len(forms)}, "
+            f"got {len(heads)} and {len(labels)}."
+        )
+    for text in (*forms, *labels):
+        if not _WITHOUT_BREAKS.fullmatch(text):
+            raise InputError(f"A form or label must have no tabs or line ends in it, got {text!r}.")
+    if not all(forms):
+        raise InputError("A form must not be empty.")
+    for head in heads:
+        if not 0 <= head <= len(forms):
+            raise InputError(f"A head must be from 0 to {len(forms)}, the words, got {head!r}.")
+
+
 class _BadLineError(Exception):
     """What is wrong with a line, as the end of a sentence that starts with file and line."""
 
@@ -221,16 +248,20 @@ def _name(source: Any) -> str:
 
 
 def _lines(source: Any, name: str) -> Iterator[bytes]:
+    number = 0
     try:
-        if source == "-":
-            yield from _unpacked(_standard_input())
-        elif isinstance(source, str | Path):
-            with open(source, "rb") as file:
-                yield from _unpacked(file)
-        else:
-            yield from _unpacked(source)
+        with contextlib.ExitStack() as stack:
+            if source == "-":
+                source = _standard_input()
+            elif isinstance(source, str | Path):
+                source = stack.enter_context(open(source, "rb"))
+            for line in _unpacked(source):
+                yield line
+                number += 1
     except (EOFError, zlib.error, gzip.BadGzipFile):
-        raise InputError(f"{name} is not a whole gzip file: get it again.") from None
+        raise InputError(
+            f"{name} is not a whole gzip file: it can be read up to line {number}; get it again."
+        ) from None
     except OSError as error:
         raise InputError(f"{name} cannot be read: {error.strerror or error}.") from None
 
@@ -260,6 +291,7 @@ def _parse(lines: list[bytes], trees: bool, single_root: bool) -> Sentence:
     forms: list[str] = []
     heads: list[int] = []
     labels: list[str] = []
+    extras: list[tuple[int, str]] = []  # multiword tokens and empty nodes
     for place, raw in enumerate(lines):
         try:
             line = raw.decode("utf-8")
@@ -275,7 +307,10 @@ def _parse(lines: list[bytes], trees: bool, single_root: bool) -> Sentence:
             raise _BadLineError(place, f"it has {found} and must have {_COLUMNS}, between tabs")
         number = columns[_ID]
         if "-" in number or "." in number:
-            _check_extra(number, place)
+            if not _EXTRA.fullmatch(number):
+                reason = f"the ID {number!r} is neither a word's nor like 3-4 or 3.1"
+                raise _BadLineError(place, reason)
+            extras.append((place, number))
             continue
         if number != str(len(places) + 1):
             raise _BadLineError(place, f"the word's ID is {number!r} and must be {len(places) + 1}")
@@ -286,31 +321,35 @@ def _parse(lines: list[bytes], trees: bool, single_root: bool) -> Sentence:
         if trees:
             heads.append(_head(columns[_HEAD], place))
             labels.append(columns[_LABEL])
+    _check_ranges(extras, len(places))
     if trees and places:
         _check_tree(heads, places, single_root)
     return Sentence(tuple(lines), tuple(places), tuple(forms), tuple(heads), tuple(labels))
 
 
-def _check_extra(number: str, place: int) -> None:
-    """A multiword token or an empty node."""
-    parts = number.replace("-", ".").split(".")
-    if len(parts) != 2 or not all(part.isascii() and part.isdigit() for part in parts):
-        raise _BadLineError(place, f"the ID {number!r} is neither a word's nor like 3-4 or 3.1")
+def _check_ranges(extras: list[tuple[int, str]], num_words: int) -> None:
+    for place, number in extras:
+        first, dash, last = number.partition("-")
+        if dash and not 1 <= int(first) <= int(last) <= num_words:
+            reason = f"the ID {number!r} is no range of words from 1 to {num_words}"
+            raise _BadLineError(place, reason)
 
 
 def _head(text: str, place: int) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) < 10):
+    if not (text.isascii() and text.isdigit()):
         raise _BadLineError(place, f"the HEAD is {text!r} and must be a number")
+    if len(text) > _MAX_DIGITS:
+        raise _BadLineError(place, f"the HEAD {text} is out of range")
     return int(text)
 
 
 def _check_tree(heads: list[int], places: list[int], single_root: bool) -> None:
     for place, head in zip(places, heads, strict=True):
         if head > len(heads):
-            raise _BadLineError(place, f"the HEAD {head} is beyond the {len(heads)} words")
+            words = f"{len(heads)} word{'s' * (len(heads) != 1)}"
+            reason = f"the HEAD {head} is out of range: the sentence has {words}"
+            raise _BadLineError(place, reason)
     roots = [place for place, head in zip(places, heads, strict=True) if head == 0]
-    if not roots:
-        raise _BadLineError(places[0], "the sentence has no root: no HEAD is 0")
     if single_root and len(roots) > 1:
         raise _BadLineError(roots[1], "the sentence has a second root: one HEAD must be 0")
     reached = [True] + [False] * len(heads)  # whether a word is known to hang below the root
@@ -318,7 +357,9 @@ def _check_tree(heads: list[int], places: list[int], single_root: bool) -> None:
         path, word = set(), start
         while not reached[word]:
             if word in path:
-                raise _BadLineError(places[word - 1], f"word {word} is in a cycle of heads")
+                reason = f"word {word} is in a cycle of heads"
+                reason += "" if roots else ", and the sentence has no root: no HEAD is 0"
+                raise _BadLineError(places[word - 1], reason)
             path.add(word)
             word = heads[word - 1]
         for word in path:
