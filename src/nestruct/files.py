@@ -1,28 +1,43 @@
 """Files that are there whole or not at all: temporary name, sync, rename."""
 
+import contextlib
 import os
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    """Writes a file so that a reader, or a kill, never meets half of it."""
+@contextlib.contextmanager
+def open_whole(path: Path) -> Iterator[BinaryIO]:
+    """A binary file that a reader, or a kill, never meets half of.
+
+    It takes its name once all is written, and the mode of the file that it replaces.
+    """
     # Its own name for each process: another may be writing the same file.
     temporary = path.with_name(f".{path.name}.{os.getpid()}.writing")
     try:
-        write_synced(temporary, content)
+        with _open_synced(temporary) as file:
+            with contextlib.suppress(FileNotFoundError):
+                shutil.copymode(path, temporary)
+            yield file
         os.replace(temporary, path)
-    except OSError:
+    except BaseException:
         temporary.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
 
 
+def write_whole(path: Path, content: bytes) -> None:
+    """Writes a file so that a reader, or a kill, never meets half of it."""
+    with open_whole(path) as file:
+        file.write(content)
+
+
 def write_synced(path: Path, content: bytes) -> None:
     """Writes a file and waits until it is on the disk."""
-    with path.open("wb") as file:
+    with _open_synced(path) as file:
         file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def sync_folder(folder: Path) -> None:
@@ -32,3 +47,11 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _open_synced(path: Path) -> Iterator[BinaryIO]:
+    with path.open("wb") as file:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())

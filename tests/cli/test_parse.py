@@ -3,8 +3,11 @@
 import gzip
 import io
 import json
+import os
+import select
+import subprocess
 import sys
-from types import SimpleNamespace
+import threading
 
 import pytest
 from toys import run_command as run
@@ -12,6 +15,7 @@ from toys import run_command as run
 import nestruct
 from nestruct.data import Grammar
 from nestruct.data.treebank import Reader, read_treebank, sentence_of, write_treebank
+from nestruct.models import ParserVAE
 from nestruct.training import evaluate_run
 
 
@@ -78,32 +82,75 @@ def test_parses_a_file_and_keeps_the_rest(phases, tmp_path, capsys):
     assert gzip.decompress(target.read_bytes()).count(b"X=1") == 30
 
 
-def test_standard_input_to_standard_output(phases, capsysbinary, monkeypatch):
+def test_standard_input_to_standard_output(phases, tmp_path, capsysbinary, monkeypatch):
     long = sentence_of(["banoun"] * 250, [0] * 250, ["_"] * 250)
     short = sentence_of(["Unheard-of"], [0], ["_"])
-    content = io.BytesIO(bytes(long) + bytes(short))
-    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=content))
-    assert run("parse", phases / "parser", "-") == 0
+    write_treebank(tmp_path / "a.conllu", [long, short])
+    with (tmp_path / "a.conllu").open() as content:
+        monkeypatch.setattr(sys, "stdin", content)
+        assert run("parse", phases / "parser", "-") == 0
     output = io.BytesIO(capsysbinary.readouterr().out)
     assert [len(sentence) for sentence in Reader(output)] == [250, 1]
 
 
+GOOD = bytes(sentence_of(["banoun", "."], [0, 1], ["a", "b"]))
+
+
+def test_output_does_not_wait_for_more_input(phases):
+    command = [sys.executable, "-c", "from nestruct.cli import main; main()", "parse"]
+    pipes = dict.fromkeys(["stdin", "stdout", "stderr"], subprocess.PIPE)
+    process = subprocess.Popen([*command, phases / "parser", "-"], **pipes)
+    process.stdin.write(GOOD)
+    process.stdin.flush()
+    assert select.select([process.stdout], [], [], 60)[0]
+    first = [process.stdout.readline() for _ in range(3)]  # while the input is still open
+    assert first[2] == b"\n"
+    # The reader of the output goes: a thread that waits for input is no reason to crash.
+    process.stdout.close()
+    process.stdin.write(GOOD)
+    process.stdin.flush()
+    assert process.wait() == 141
+    assert process.stderr.read() == b""
+    process.stdin.close()
+    process.stderr.close()
+
+
+@pytest.mark.parametrize("name", ["input", "output"])
+def test_closed_streams(phases, tmp_path, capsys, monkeypatch, name):
+    (tmp_path / "a.conllu").write_bytes(GOOD)
+    monkeypatch.setattr(sys, {"input": "stdin", "output": "stdout"}[name], None)
+    assert run("parse", phases / "parser", "-" if name == "input" else tmp_path / "a.conllu") == 1
+    error = capsys.readouterr().err
+    assert error.startswith(f"nestruct: Standard {name} is closed: ")
+    assert error.count("\n") == 1
+
+
 def test_bad_sentences(phases, tmp_path, capsys):
     path, out = tmp_path / "a.conllu", tmp_path / "b.conllu"
-    good = bytes(sentence_of(["banoun", "."], [0, 1], ["a", "b"]))
-    path.write_bytes(good + b"1\tbroken\n\n" + good)
+    path.write_bytes(GOOD + b"1\tbroken\n\n" + GOOD)
     assert run("parse", phases / "parser", path, "-o", out) == 1
     assert "a.conllu, line 4: it has 2 columns" in capsys.readouterr().err
     assert not out.exists()
     assert run("parse", phases / "parser", path, "-o", out, "--skip-bad") == 0
     words = capsys.readouterr().err
-    assert "Parsed 2 sentences, 4 words; 1 malformed left as they are (" in words
+    assert "Parsed 2 sentences, 4 words; 1 malformed left as it is (" in words
+    assert words.endswith("between tabs).\n")
     assert b"1\tbroken\n\n" in out.read_bytes()
     path.write_bytes(b"")
     assert run("parse", phases / "parser", path, "-o", out) == 0
     assert out.read_bytes() == b""
     assert run("parse", phases / "parser", tmp_path / "none.conllu") == 1
     assert "cannot be read: No such file" in capsys.readouterr().err
+    assert run("parse", phases / "parser", "") == 1
+    assert capsys.readouterr().err == "nestruct: '' cannot be read: No such file or directory.\n"
+
+
+def test_good_sentences_before_a_bad_one_are_on_standard_output(phases, tmp_path, capsysbinary):
+    (tmp_path / "a.conllu").write_bytes(GOOD + b"1\tbroken\n\n" + GOOD)
+    assert run("parse", phases / "parser", tmp_path / "a.conllu") == 1
+    found = capsysbinary.readouterr()
+    assert [len(sentence) for sentence in Reader(io.BytesIO(found.out))] == [2]
+    assert b"a.conllu, line 4: " in found.err
 
 
 def test_needs_no_data(phases, tmp_path, monkeypatch):
@@ -153,14 +200,43 @@ def test_a_later_phase_without_the_one_before_says_so(phases, tmp_path, capsys):
     assert "--init-from" not in capsys.readouterr().out
 
 
-def test_a_target_in_no_folder_is_named(phases, tmp_path, capsys):
-    write_treebank(tmp_path / "a.conllu", [sentence_of(["banoun"], [0], ["_"])])
-    assert run("parse", phases / "nes", tmp_path / "a.conllu", "-o", tmp_path / "no" / "b") == 1
-    error = capsys.readouterr().err
-    assert str(tmp_path / "no") in error
-    assert error.endswith(": No such file or directory.\n")
-    assert run("parse", phases / "nes", tmp_path / "a.conllu", "-o", tmp_path / "b") == 0
-    assert capsys.readouterr().err == "Parsed 1 sentence, 1 word.\n"
+@pytest.mark.parametrize(
+    ("target", "reason"),
+    [
+        ("no/b", "no/b cannot be written: No such file or directory."),
+        (".", ". cannot be written: Is a directory."),
+        ("", "The file to write has an empty name: give one, or - for standard output."),
+    ],
+)
+def test_what_cannot_be_written_is_named_first(
+    phases, tmp_path, capsys, monkeypatch, target, reason
+):
+    monkeypatch.chdir(tmp_path)
+    write_treebank("a.conllu", [sentence_of(["banoun"], [0], ["_"])])
+    monkeypatch.setattr(ParserVAE, "parse", lambda *_: 1 / 0)
+    assert run("parse", phases / "nes", "a.conllu", "-o", target) == 1
+    assert capsys.readouterr().err == f"nestruct: {reason}\n"
+    assert os.listdir(tmp_path) == ["a.conllu"]
+
+
+def test_pipes_and_links_stay_what_they_are(phases, tmp_path, capsys):
+    source, pipe, link = (tmp_path / name for name in ("a.conllu", "pipe", "link"))
+    source.write_bytes(GOOD)
+    os.mkfifo(pipe)
+    found = []
+    reader = threading.Thread(target=lambda: found.append(pipe.read_bytes()), daemon=True)
+    reader.start()
+    assert run("parse", phases / "nes", source, "-o", pipe) == 0
+    reader.join(60)
+    assert pipe.is_fifo()
+    link.symlink_to("real")
+    (tmp_path / "real").touch(mode=0o640)
+    assert run("parse", phases / "nes", source, "-o", link) == 0
+    assert link.is_symlink()
+    assert (tmp_path / "real").read_bytes() == found[0]
+    assert (tmp_path / "real").stat().st_mode & 0o777 == 0o640
+    assert len(os.listdir(tmp_path)) == 4
+    assert capsys.readouterr().err == 2 * "Parsed 1 sentence, 2 words.\n"
 
 
 def test_missing_treebanks(tmp_path, capsys, monkeypatch):

@@ -111,11 +111,16 @@ def test_a_tree_is_accepted_exactly_when_it_is_one(heads, single_root):
     [
         ("1\tw\t_\n", 3, "it has 3 columns and must have 10"),
         (line(1, 0) + line(3, 1), 4, "ID is '3' and must be 2"),
-        (line(1, 5), 3, "HEAD 5 is beyond the 1 words"),
+        (line(1, 5), 3, "HEAD 5 is out of range: the sentence has 1 word."),
+        (line(1, "9" * 5000), 3, "9 is out of range"),
         (line(1, "_"), 3, "HEAD is '_' and must be a number"),
         (line(1, "²"), 3, "must be a number"),
         (line(1, 1) + line(2, 0), 3, "word 1 is in a cycle"),
-        (line(1, 2) + line(2, 1), 3, "no root"),
+        (line(1, 2) + line(2, 1), 3, "word 1 is in a cycle of heads, and the sentence has no root"),
+        (line(1, 1), 3, "word 1 is in a cycle of heads, and the sentence has no root"),
+        (line("1-9", "_") + line(1, 0), 3, "the ID '1-9' is no range of words from 1 to 1"),
+        (line(1, 0) + line("3-1", "_") + line(2, 1) + line(3, 1), 4, "'3-1' is no range of words"),
+        (line("0-1", "_") + line(1, 0), 3, "the ID '0-1' is no range"),
         (line(1, 0) + line(2, 0), 4, "second root"),
         (line(1, 0, form=""), 3, "FORM is empty"),
         ("1-\tw" + "\t_" * 8 + "\n", 3, "neither a word's nor like"),
@@ -139,8 +144,8 @@ def test_bad_encoding_and_damaged_files(tmp_path):
     path.write_bytes(line(1, 0).encode() + b"\n" + line(1, 0, form="caf").encode()[:4] + b"\xe9\n")
     with pytest.raises(InputError, match=r"line 3: it is not UTF-8 \(byte 0xe9\)"):
         list(Reader(path))
-    path.write_bytes(gzip.compress(line(1, 0).encode() * 1000)[:-20])
-    with pytest.raises(InputError, match="not a whole gzip file"):
+    path.write_bytes(gzip.compress(f"{line(1, 0)}\n".encode() * 50)[:-8])
+    with pytest.raises(InputError, match="not a whole gzip file: it can be read up to line 100;"):
         list(Reader(path))
     with pytest.raises(InputError, match="cannot be read: No such file"):
         list(Reader(tmp_path / "none.conllu"))
@@ -179,6 +184,41 @@ def test_a_failed_write_leaves_the_old_file(tmp_path):
     assert path.read_text().count("\n") == 3
     assert [file.name for file in tmp_path.iterdir()] == ["a.conllu"]
     assert write_treebank(path, [sentence_of(["a"], [0], ["root"])]) == 1
+
+
+def test_each_reading_counts_from_0(tmp_path):
+    path = tmp_path / "a.conllu"
+    path.write_text(line(1, 7))
+    reader = Reader(path, skip_bad=True)
+    assert [(list(reader), reader.num_bad) for _ in range(2)] == [([], 1)] * 2
+
+
+def test_text_streams_are_refused(tmp_path):
+    path = tmp_path / "a.conllu"
+    path.write_text(line(1, 0))
+    with path.open() as file, pytest.raises(InputError, match=r"a\.conllu is a text stream"):
+        Reader(file)
+    with pytest.raises(InputError, match="file is a text stream; open it as a binary one"):
+        Reader(io.StringIO(line(1, 0)))
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        ((["a\tb"], [0], ["root"]), r"no tabs or line ends in it, got 'a\\tb'"),
+        ((["a"], [0], ["ro\not"]), "no tabs or line ends"),
+        (([""], [0], ["root"]), "must not be empty"),
+        ((["a"], [2], ["root"]), "A head must be from 0 to 1, the words, got 2"),
+        ((["a"], [-1], ["root"]), "A head must be from 0 to 1"),
+        ((["a"], [0, 1], ["root"]), "as many heads and labels as words, 1, got 2 and 1"),
+    ],
+)
+def test_what_cannot_be_written_is_refused(columns, words):
+    with pytest.raises(InputError, match=words):
+        sentence_of(*columns)
+    if columns[0] == ["a"]:
+        with pytest.raises(InputError, match=words):
+            sentence_of(["a"], [0], ["root"]).with_tree(*columns[1:])
 
 
 def test_punctuation():

@@ -315,6 +315,20 @@ def test_attachment_scores():
     assert values["las"] <= values["uas"]
 
 
+@pytest.mark.parametrize("single_root", [True, False])
+def test_root_is_the_label_of_the_words_below_it(single_root):
+    model = make(single_root=single_root)
+    test = DATA.splits()["test"]
+    heads, labels = model.parse(test)
+    free = model.parser.label.at_heads(model._features(test, test.words), heads).argmax(-1)
+    root = model.vocabulary.labels.index("root")
+    below = heads == 0
+    assert labels.eq(root).equal(below)
+    assert not free.eq(root).equal(below)  # what an untrained scorer would say
+    agree = free.eq(root) == below
+    assert labels[agree].equal(free[agree])
+
+
 @pytest.mark.parametrize("length", [1, 2, 250])
 @pytest.mark.parametrize("structure", ["projective", "non-projective"])
 def test_lengths(length, structure):

@@ -1,7 +1,9 @@
 """``nestruct parse``: dependency trees for a CoNLL-U file."""
 
-import itertools
+import queue
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
@@ -16,6 +18,7 @@ from nestruct.models import ParserVAE
 from nestruct.training import load
 
 _AT_ONCE = 256  # sentences
+_PATIENCE = 1.0  # seconds that a sentence waits for others to be parsed with
 
 
 def parse(
@@ -48,8 +51,9 @@ def parse(
     reader = Reader(file, trees=False, skip_bad=skip_bad)
     done = {"sentences": 0, "words": 0}
     write_treebank(output, _parsed(model, reader.blocks(), done))
-    bad = f"; {reader.num_bad} malformed left as they are" if reader.num_bad else ""
-    bad += f" ({reader.first_bad})" if reader.first_bad else ""
+    left = "it is" if reader.num_bad == 1 else "they are"
+    bad = f"; {reader.num_bad} malformed left as {left}" if reader.num_bad else ""
+    bad += f" ({reader.first_bad.removesuffix('.')})" if reader.first_bad else ""
     counts = ", ".join(f"{n:,} {name if n != 1 else name[:-1]}" for name, n in done.items())
     print(f"Parsed {counts}{bad}.", file=sys.stderr)
     return 0
@@ -59,7 +63,7 @@ def _parsed(
     model: ParserVAE, blocks: Iterator[Sentence | bytes], done: dict[str, int]
 ) -> Iterator[Sentence | bytes]:
     device = model.vectors.device
-    while some := list(itertools.islice(blocks, _AT_ONCE)):
+    for some in _buckets(blocks):
         known = [
             (k, block) for k, block in enumerate(some) if isinstance(block, Sentence) and block
         ]
@@ -74,3 +78,39 @@ def _parsed(
                 done["words"] += len(sentence)
         done["sentences"] += len(known)
         yield from some
+
+
+def _buckets(blocks: Iterator[Sentence | bytes]) -> Iterator[list[Sentence | bytes]]:
+    """Blocks in lists, as they are read; an error comes after all that was read before it.
+
+    A thread reads, so that what is there can be parsed and written while more is waited for.
+    """
+    waiting: queue.Queue[Sentence | bytes | Exception | None] = queue.Queue(_AT_ONCE)
+
+    def read() -> None:
+        try:
+            for block in blocks:
+                waiting.put(block)
+            waiting.put(None)
+        except Exception as error:
+            waiting.put(error)
+
+    threading.Thread(target=read, daemon=True).start()
+    while True:
+        some: list[Sentence | bytes] = []
+        block = waiting.get()
+        end = time.monotonic() + _PATIENCE
+        while isinstance(block, Sentence | bytes):
+            some.append(block)
+            if len(some) == _AT_ONCE:
+                break
+            try:
+                block = waiting.get(timeout=max(0.0, end - time.monotonic()))
+            except queue.Empty:
+                break
+        if some:
+            yield some
+        if isinstance(block, Exception):
+            raise block
+        if block is None:
+            return

@@ -1,12 +1,13 @@
 """Word vectors from outside: text files as FastText writes them (``.vec``), and ``.npz``.
 
 A text file may be plain or gzip; it is read line by line, and only the vectors of the words asked
-for are kept. Its first line may say how many words and dimensions there are. An ``.npz`` file has
-``words`` (strings) and ``vectors`` ``[words, size]``.
+for are kept. Its first line may say how many words and dimensions there are; words have no spaces.
+An ``.npz`` file has ``words`` (strings) and ``vectors`` ``[words, size]``.
 """
 
 import contextlib
 import gzip
+import re
 import zipfile
 import zlib
 from collections.abc import Container, Iterable
@@ -18,7 +19,9 @@ from jaxtyping import Float
 
 from nestruct.errors import InputError
 
-_GZIP, _ZIP = b"\x1f\x8b", b"PK"
+_GZIP, _ZIP = b"\x1f\x8b", b"PK\x03\x04"
+_BOM = "\N{ZERO WIDTH NO-BREAK SPACE}"  # some editors put it at the start of a file
+_HEADER = re.compile(r"[0-9]{1,18} [0-9]{1,18}")
 
 
 def read_embeddings(
@@ -36,12 +39,12 @@ def read_embeddings(
     path = Path(path)
     try:
         with path.open("rb") as file:
-            start = file.read(2)
+            start = file.read(4)
         if start == _ZIP:
             return _read_archive(path, words)
         with contextlib.ExitStack() as stack:
             text: Any = stack.enter_context(path.open("rb"))
-            if start == _GZIP:
+            if start.startswith(_GZIP):
                 text = stack.enter_context(gzip.GzipFile(fileobj=text))
             return _read_text(text, path, words)
     except (EOFError, zlib.error, gzip.BadGzipFile, zipfile.BadZipFile):
@@ -55,15 +58,18 @@ def _read_archive(
 ) -> tuple[list[str], Float[np.ndarray, "words size"]]:
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            known, vectors = archive["words"], archive["vectors"]
-    except (KeyError, ValueError) as error:
+            # What is no array there is one of bytes here.
+            known, vectors = (np.asarray(archive[name]) for name in ("words", "vectors"))
+    except (KeyError, ValueError, RuntimeError) as error:
         reason = str(error.args[0]) if error.args else "it cannot be read"
         raise InputError(
             f"{path} must hold words (strings) and vectors [words, size]: {reason}."
         ) from None
-    if known.ndim != 1 or known.dtype.kind != "U" or vectors.shape[:-1] != known.shape:
+    if known.dtype.kind != "U" or vectors.dtype.kind not in "fiu":
+        raise InputError(f"{path} must hold words as strings and vectors as numbers.")
+    if known.ndim != 1 or vectors.shape[:-1] != known.shape:
         raise InputError(
-            f"{path} must hold words (strings) and vectors [words, size]; it has words of shape "
+            f"{path} must hold words and vectors [words, size]; it has words of shape "
             f"{known.shape} and vectors of shape {vectors.shape}."
         )
     names = known.tolist()
@@ -80,25 +86,29 @@ def _read_text(
 ) -> tuple[list[str], Float[np.ndarray, "words size"]]:
     found: dict[str, np.ndarray] = {}
     size: int | None = None
+    promised: int | None = None
+    num_lines = 0
     for number, raw in enumerate(lines, 1):
         try:
             text = raw.decode("utf-8").rstrip(" \r\n")
         except UnicodeDecodeError:
             raise InputError(f"{path}, line {number}: it is not UTF-8.") from None
+        text = text.removeprefix(_BOM) if number == 1 else text
         if not text:
             continue
-        if size is None:
-            counts = text.split(" ")
-            if len(counts) == 2 and all(count.isdigit() for count in counts):
-                size = int(counts[1])
-                continue
-            size = len(counts) - 1
-        # From the right: a word may hold spaces of its own.
-        word, *numbers = text.rsplit(" ", size)
-        if len(numbers) != size or size == 0:
+        if size is None and _HEADER.fullmatch(text):
+            promised, size = map(int, text.split(" "))
+            if not promised or not size:
+                raise InputError(f"{path}, line {number}: it says {text}: there are no vectors.")
+            continue
+        word, *numbers = text.split(" ")
+        size = size or max(1, len(numbers))
+        if len(numbers) != size:
             raise InputError(
-                f"{path}, line {number}: it must have a word and {max(size, 1)} numbers."
+                f"{path}, line {number}: it must have a word and {size} number{'s' * (size != 1)}, "
+                "between spaces."
             )
+        num_lines += 1
         if word in found or (words is not None and word not in words):
             continue
         try:
@@ -109,5 +119,9 @@ def _read_text(
             raise InputError(f"{path}, line {number}: the vector of {word!r} is not of numbers.")
     if size is None:
         raise InputError(f"{path} is empty: it must have a word and its vector on each line.")
+    if promised is not None and num_lines != promised:
+        raise InputError(
+            f"{path} says that it has {promised} words and has {num_lines}: get it again."
+        )
     vectors = np.stack(list(found.values())) if found else np.zeros((0, size), np.float32)
     return list(found), vectors

@@ -8,7 +8,9 @@ file survive; heads and labels are all that is ever changed.
 
 import contextlib
 import gzip
+import io
 import os
+import re
 import sys
 import unicodedata
 import zlib
@@ -18,9 +20,13 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from nestruct.errors import InputError
+from nestruct.files import open_whole
 
 _COLUMNS = 10
 _ID, _FORM, _HEAD, _LABEL = 0, 1, 6, 7
+_MAX_DIGITS = 9
+_EXTRA = re.compile(rf"[0-9]{{1,{_MAX_DIGITS}}}[-.][0-9]{{1,{_MAX_DIGITS}}}")
+_WITHOUT_BREAKS = re.compile(r"[^\t\r\n]*")
 _GZIP = b"\x1f\x8b"
 _BOM = "\N{ZERO WIDTH NO-BREAK SPACE}"  # some editors put it at the start of a file
 
@@ -30,7 +36,7 @@ class Sentence:
     """A sentence of a CoNLL-U file.
 
     Args:
-        lines: Its lines as they are in the file, comments before and blank lines after it included.
+        lines: Its lines as they are in the file, with comments before and a blank line after.
         places: Which of the lines are its syntactic words.
         forms: Those words.
         heads: The head of each word, 0 for the root; empty where heads were not asked for.
@@ -58,6 +64,7 @@ class Sentence:
             >>> bytes(other).splitlines()[1].split()[6:8]
             [b'1', b'dep']
         """
+        _check_columns(self.forms, heads, labels)
         lines = list(self.lines)
         for place, head, label in zip(self.places, heads, labels, strict=True):
             columns = lines[place].split(b"\t")
@@ -68,6 +75,7 @@ class Sentence:
 
 def sentence_of(forms: Sequence[str], heads: Sequence[int], labels: Sequence[str]) -> Sentence:
     """A sentence from its words and their tree."""
+    _check_columns(forms, heads, labels)
     rows = zip(range(1, len(forms) + 1), forms, heads, labels, strict=True)
     lines = [f"{k}\t{form}\t_\t_\t_\t_\t{head}\t{label}\t_\t_\n" for k, form, head, label in rows]
     encoded = (*(line.encode() for line in lines), b"\n")
@@ -85,7 +93,7 @@ class Reader:
         skip_bad: Whether a malformed sentence is passed over and counted instead of an error.
 
     Attributes:
-        num_bad: Malformed sentences so far.
+        num_bad: Malformed sentences so far; each reading counts from 0.
         first_bad: What was wrong with the first of them.
 
     Raises:
@@ -110,15 +118,16 @@ class Reader:
         self.skip_bad = skip_bad
         self.num_bad = 0
         self.first_bad: str | None = None
+        if isinstance(source, io.TextIOBase):
+            raise InputError(f"Reader: {_name(source)} is a text stream; open it as a binary one.")
 
     def __iter__(self) -> Iterator[Sentence]:
         return (block for block in self.blocks() if isinstance(block, Sentence))
 
     def blocks(self) -> Iterator[Sentence | bytes]:
         """Sentences, and the bytes of those that were passed over: all that the file has."""
-        name = "standard input" if self.source == "-" else str(getattr(self.source, "name", "file"))
-        if isinstance(self.source, str | Path) and self.source != "-":
-            name = str(self.source)
+        self.num_bad, self.first_bad = 0, None
+        name = _name(self.source)
         for number, lines in _blocks(self.source, name):
             try:
                 yield _parse(lines, self.trees, self.single_root)
@@ -139,37 +148,47 @@ def read_treebank(path: str | Path, **options: Any) -> list[Sentence]:
 def write_treebank(target: str | Path, sentences: Iterable[Sentence | bytes]) -> int:
     """Writes sentences as they come and returns how many; ``-`` is standard output.
 
-    A name that ends in ``.gz`` is compressed. The file appears under its name when it is complete,
-    so it may be the one that the sentences are read from.
+    A name that ends in ``.gz`` is compressed. A regular file appears under its name when it is
+    complete, so it may be the one that the sentences are read from.
     """
     count = 0
     with open_target(target) as file:
         for sentence in sentences:
             file.write(bytes(sentence))
+            if not isinstance(file, gzip.GzipFile):  # which would be the longer for it
+                file.flush()
             count += 1
     return count
 
 
 @contextlib.contextmanager
 def open_target(target: str | Path) -> Iterator[BinaryIO | gzip.GzipFile]:
-    """A binary file that takes its name once all is written."""
+    """A binary file to write; a regular one takes its name once all is written.
+
+    Whatever else has the name (a pipe, a device) is written into, and a link stays a link.
+    """
     if str(target) == "-":
+        if sys.stdout is None:
+            raise InputError("Standard output is closed: name a file to write.")
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
+    if not str(target):
+        raise InputError("The file to write has an empty name: give one, or - for standard output.")
     path = Path(target)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.writing")
-    try:
-        with temporary.open("wb") as plain:
-            if path.suffix == ".gz":  # without name and time in it: the same text, the same bytes
-                with gzip.GzipFile("", "wb", fileobj=plain, mtime=0) as packed:
-                    yield packed
+    with contextlib.ExitStack() as stack:
+        try:
+            if path.exists() and not path.is_file():
+                file: BinaryIO = stack.enter_context(path.open("wb"))
             else:
-                yield plain
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+                file = stack.enter_context(open_whole(Path(os.path.realpath(path))))
+        except OSError as error:
+            reason = error.strerror or error
+            raise InputError(f"{target} cannot be written: {reason}.") from None
+        if path.suffix == ".gz":  # without name and time in it: the same text, the same bytes
+            yield stack.enter_context(gzip.GzipFile("", "wb", fileobj=file, mtime=0))
+        else:
+            yield file
 
 
 def is_punctuation(form: str) -> bool:
@@ -178,6 +197,23 @@ def is_punctuation(form: str) -> bool:
     As in NLTK's evaluator, which the published scores come from; so ``$`` and ``+`` count.
     """
     return all(unicodedata.category(character).startswith("P") for character in form)
+
+
+def _check_columns(forms: Sequence[str], heads: Sequence[int], labels: Sequence[str]) -> None:
+    """Raises unless these can be written and read again; whether heads are a tree is not asked."""
+    if not len(forms) == len(heads) == len(labels):
+        raise InputError(
+            f"A sentence needs as many heads and labels as words, {len(forms)}, "
+            f"got {len(heads)} and {len(labels)}."
+        )
+    for text in (*forms, *labels):
+        if not _WITHOUT_BREAKS.fullmatch(text):
+            raise InputError(f"A form or label must have no tabs or line ends in it, got {text!r}.")
+    if not all(forms):
+        raise InputError("A form must not be empty.")
+    for head in heads:
+        if not 0 <= head <= len(forms):
+            raise InputError(f"A head must be from 0 to {len(forms)}, the words, got {head!r}.")
 
 
 class _BadLineError(Exception):
@@ -189,30 +225,52 @@ class _BadLineError(Exception):
 
 
 def _blocks(source: Any, name: str) -> Iterator[tuple[int, list[bytes]]]:
-    """Sentences as lines, each with the number of its first line; blank lines end a sentence."""
+    """Sentences as lines, each with the number of its first line; a blank line ends a sentence."""
     lines: list[bytes] = []
-    begin, ended = 1, False
+    begin, has_text = 1, False
     for number, line in enumerate(_lines(source, name), 1):
-        if ended and line.strip():
-            yield begin, lines
-            lines, begin, ended = [], number, False
         lines.append(line)
-        ended = ended or (not line.strip() and len(lines) > 1)
+        if line.strip():
+            has_text = True
+        elif has_text:  # at once: the next line may be long in coming
+            yield begin, lines
+            lines, begin, has_text = [], number + 1, False
     if lines:
         yield begin, lines
 
 
+def _name(source: Any) -> str:
+    if source == "-":
+        return "standard input"
+    if isinstance(source, str | Path):
+        return str(source) or "''"
+    return str(getattr(source, "name", "file"))
+
+
 def _lines(source: Any, name: str) -> Iterator[bytes]:
+    number = 0
     try:
-        if isinstance(source, str | Path) and source != "-":
-            with open(source, "rb") as file:
-                yield from _unpacked(file)
-        else:
-            yield from _unpacked(sys.stdin.buffer if source == "-" else source)
+        with contextlib.ExitStack() as stack:
+            if source == "-":
+                source = _standard_input()
+            elif isinstance(source, str | Path):
+                source = stack.enter_context(open(source, "rb"))
+            for line in _unpacked(source):
+                yield line
+                number += 1
     except (EOFError, zlib.error, gzip.BadGzipFile):
-        raise InputError(f"{name} is not a whole gzip file: get it again.") from None
+        raise InputError(
+            f"{name} is not a whole gzip file: it can be read up to line {number}; get it again."
+        ) from None
     except OSError as error:
         raise InputError(f"{name} cannot be read: {error.strerror or error}.") from None
+
+
+def _standard_input() -> BinaryIO:
+    """A file of its own: where a thread still reads ``sys.stdin`` at the end, Python aborts."""
+    if sys.stdin is None:
+        raise InputError("Standard input is closed: name a file to read.")
+    return open(sys.stdin.fileno(), "rb", closefd=False)
 
 
 def _unpacked(file: Any) -> Iterator[bytes]:
@@ -233,6 +291,7 @@ def _parse(lines: list[bytes], trees: bool, single_root: bool) -> Sentence:
     forms: list[str] = []
     heads: list[int] = []
     labels: list[str] = []
+    extras: list[tuple[int, str]] = []  # multiword tokens and empty nodes
     for place, raw in enumerate(lines):
         try:
             line = raw.decode("utf-8")
@@ -248,7 +307,10 @@ def _parse(lines: list[bytes], trees: bool, single_root: bool) -> Sentence:
             raise _BadLineError(place, f"it has {found} and must have {_COLUMNS}, between tabs")
         number = columns[_ID]
         if "-" in number or "." in number:
-            _check_extra(number, place)
+            if not _EXTRA.fullmatch(number):
+                reason = f"the ID {number!r} is neither a word's nor like 3-4 or 3.1"
+                raise _BadLineError(place, reason)
+            extras.append((place, number))
             continue
         if number != str(len(places) + 1):
             raise _BadLineError(place, f"the word's ID is {number!r} and must be {len(places) + 1}")
@@ -259,31 +321,35 @@ def _parse(lines: list[bytes], trees: bool, single_root: bool) -> Sentence:
         if trees:
             heads.append(_head(columns[_HEAD], place))
             labels.append(columns[_LABEL])
+    _check_ranges(extras, len(places))
     if trees and places:
         _check_tree(heads, places, single_root)
     return Sentence(tuple(lines), tuple(places), tuple(forms), tuple(heads), tuple(labels))
 
 
-def _check_extra(number: str, place: int) -> None:
-    """A multiword token or an empty node."""
-    parts = number.replace("-", ".").split(".")
-    if len(parts) != 2 or not all(part.isascii() and part.isdigit() for part in parts):
-        raise _BadLineError(place, f"the ID {number!r} is neither a word's nor like 3-4 or 3.1")
+def _check_ranges(extras: list[tuple[int, str]], num_words: int) -> None:
+    for place, number in extras:
+        first, dash, last = number.partition("-")
+        if dash and not 1 <= int(first) <= int(last) <= num_words:
+            reason = f"the ID {number!r} is no range of words from 1 to {num_words}"
+            raise _BadLineError(place, reason)
 
 
 def _head(text: str, place: int) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) < 10):
+    if not (text.isascii() and text.isdigit()):
         raise _BadLineError(place, f"the HEAD is {text!r} and must be a number")
+    if len(text) > _MAX_DIGITS:
+        raise _BadLineError(place, f"the HEAD {text} is out of range")
     return int(text)
 
 
 def _check_tree(heads: list[int], places: list[int], single_root: bool) -> None:
     for place, head in zip(places, heads, strict=True):
         if head > len(heads):
-            raise _BadLineError(place, f"the HEAD {head} is beyond the {len(heads)} words")
+            words = f"{len(heads)} word{'s' * (len(heads) != 1)}"
+            reason = f"the HEAD {head} is out of range: the sentence has {words}"
+            raise _BadLineError(place, reason)
     roots = [place for place, head in zip(places, heads, strict=True) if head == 0]
-    if not roots:
-        raise _BadLineError(places[0], "the sentence has no root: no HEAD is 0")
     if single_root and len(roots) > 1:
         raise _BadLineError(roots[1], "the sentence has a second root: one HEAD must be 0")
     reached = [True] + [False] * len(heads)  # whether a word is known to hang below the root
@@ -291,7 +357,9 @@ def _check_tree(heads: list[int], places: list[int], single_root: bool) -> None:
         path, word = set(), start
         while not reached[word]:
             if word in path:
-                raise _BadLineError(places[word - 1], f"word {word} is in a cycle of heads")
+                reason = f"word {word} is in a cycle of heads"
+                reason += "" if roots else ", and the sentence has no root: no HEAD is 0"
+                raise _BadLineError(places[word - 1], reason)
             path.add(word)
             word = heads[word - 1]
         for word in path:

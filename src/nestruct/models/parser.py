@@ -201,11 +201,19 @@ class ParserVAE(StructuredModel):
     def parse(
         self, batch: Sentences
     ) -> tuple[Int[Tensor, "batch tokens"], Int[Tensor, "batch tokens"]]:
-        """The best tree: heads, and the best label of each word with its head."""
+        """The best tree: heads, and the best label of each word with its head.
+
+        Words below the root are labelled ``root`` and no others are, where labels have that name.
+        """
         features = self._features(batch, batch.words)
         scores = self.parser.arc.all_pairs(features)
         heads = self.structure.argmax(scores, batch.lengths).argmax(-2)
-        return heads, self.parser.label.at_heads(features, heads).argmax(-1)
+        labels = self.parser.label.at_heads(features, heads)
+        if "root" in self.vocabulary.labels:
+            numbers = torch.arange(labels.shape[-1], device=labels.device)
+            is_root = numbers == self.vocabulary.labels.index("root")
+            labels = torch.where(is_root == (heads == 0)[..., None], labels, -torch.inf)
+        return heads, labels.argmax(-1)
 
     @torch.no_grad()
     def metrics(self, batch: Sentences, noise: Noise) -> dict[str, Any]:

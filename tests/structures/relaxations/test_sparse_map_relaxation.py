@@ -189,6 +189,28 @@ def test_rows_without_an_answer_leave_the_others_alone():
         assert sparse_map(tree, bad[1:4]).isnan().all()
 
 
+@pytest.mark.parametrize(
+    ("structure", "shape"),
+    [
+        (NonProjectiveTree(), (4, 4)),
+        (nestruct.Permutation(4), (4, 4)),
+        (nestruct.Categorical(4), (4,)),
+        (nestruct.BlackBox(torch.sign, (4, 4)), (4, 4)),
+    ],
+    ids=repr,
+)
+def test_says_what_it_cannot_use(structure, shape):
+    scores = gaussian(2, *shape)
+    with pytest.raises(InputError, match=r"sparse_map: scores must be \[batch, \*parts\], got \(4"):
+        sparse_map(structure, scores[0])
+    with pytest.raises(InputError, match=r"float32 or float64 tensor, got torch\.int64"):
+        sparse_map(structure, scores.long())
+    with pytest.raises(InputError, match="float32 or float64 tensor, got list"):
+        sparse_map(structure, scores.tolist())
+    with pytest.raises(InputError, match="max_iterations must be a whole number of at least 1"):
+        sparse_map(structure, scores, max_iterations=0)
+
+
 def test_any_solver_of_your_own():
     """Members with different numbers of parts: any subset; the hull is the cube."""
     cube = nestruct.BlackBox(lambda rows: rows > 0, 6, backend="numpy")

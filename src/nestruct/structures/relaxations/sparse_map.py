@@ -24,6 +24,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 
+from nestruct.errors import InputError
+
 if TYPE_CHECKING:
     from nestruct.structures.base import Structure
 
@@ -50,8 +52,31 @@ def sparse_map(
 
     Returns:
         Shaped as ``scores``, between 0 and 1.
+
+    Raises:
+        InputError: Scores are not float32 or float64 or have no batch axis, or no iteration is
+            left.
     """
+    _check(structure, scores, max_iterations)
     return _SparseMAP.apply(scores, structure, lengths, max_iterations)
+
+
+def _check(structure: "Structure", scores: Tensor, max_iterations: int) -> None:
+    found = scores.dtype if isinstance(scores, Tensor) else type(scores).__name__
+    if found not in (torch.float32, torch.float64):
+        raise InputError(f"sparse_map: scores must be a float32 or float64 tensor, got {found}.")
+    part_shape = getattr(structure, "part_shape", None)
+    part_axes = getattr(structure, "part_axes", 1) if part_shape is None else len(part_shape)
+    if scores.dim() <= part_axes:
+        raise InputError(
+            f"sparse_map: scores must be [batch, *parts], got {tuple(scores.shape)} for "
+            f"{structure!r}; give one instance as scores[None]."
+        )
+    if not isinstance(max_iterations, int) or max_iterations < 1:
+        raise InputError(
+            f"sparse_map: max_iterations must be a whole number of at least 1, got "
+            f"{max_iterations!r}."
+        )
 
 
 class _SparseMAP(torch.autograd.Function):
