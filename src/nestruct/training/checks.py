@@ -4,7 +4,7 @@ import numbers
 import types
 from typing import Any, Literal, Union, get_args, get_origin
 
-from nestruct.errors import InputError, check_name
+from nestruct.errors import InputError
 
 _WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a string"}
 
@@ -57,6 +57,3 @@ def _describe(hint: Any) -> str:
         known = [o for o in options if o in _WORDS or get_origin(o) is Literal]
         return " or ".join(map(_describe, known or options[:1]))
     return _WORDS.get(hint, f"a {getattr(hint, '__name__', hint)}")
-
-
-__all__ = ["check_name", "check_value"]

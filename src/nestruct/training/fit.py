@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from nestruct.data import batch_size, make_minibatches, select_rows, to_device
-from nestruct.errors import InputError
+from nestruct.errors import InputError, check_name
 from nestruct.estimators.smoothing import smoothing_gap
 from nestruct.models import StructuredModel
 from nestruct.noise import derive_seed
@@ -29,7 +29,7 @@ from nestruct.population.shard import (
     world_size,
 )
 from nestruct.training.attachment import can_count, note_attachment
-from nestruct.training.checks import check_name, check_value
+from nestruct.training.checks import check_value
 from nestruct.training.drawings import Drawings
 from nestruct.training.environment import describe_environment
 from nestruct.training.evaluate import Metrics, as_in_use, evaluate, matmul_precision

@@ -12,11 +12,10 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from nestruct.errors import NestructError
+from nestruct.errors import NestructError, check_name
 from nestruct.noise import derive_seed
 from nestruct.population.shard import any_rank, first_rank_decides, world_size
 from nestruct.training.checkpoint import Checkpoint
-from nestruct.training.checks import check_name
 from nestruct.training.drawings import Drawings
 from nestruct.training.interrupt import catch_interrupt
 from nestruct.training.options import Training

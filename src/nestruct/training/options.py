@@ -6,8 +6,8 @@ import typing
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from nestruct.errors import InputError
-from nestruct.training.checks import check_name, check_value
+from nestruct.errors import InputError, check_name
+from nestruct.training.checks import check_value
 
 
 @dataclass(frozen=True, kw_only=True)

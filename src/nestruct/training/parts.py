@@ -15,7 +15,7 @@ from torch import optim
 from torch.optim import lr_scheduler
 
 from nestruct.data import Grammar, GraphLayout, Images, Patterns, Treebanks
-from nestruct.errors import InputError
+from nestruct.errors import InputError, check_name
 from nestruct.estimators import (
     DPP,
     NES,
@@ -30,7 +30,7 @@ from nestruct.estimators import (
     Supervised,
 )
 from nestruct.models import CategoricalVAE, ParserVAE, RelationalVAE
-from nestruct.training.checks import check_name, check_value
+from nestruct.training.checks import check_value
 
 
 @dataclass(frozen=True)
