@@ -11,6 +11,7 @@ import functools
 import math
 import operator
 from dataclasses import dataclass, replace
+from enum import IntEnum
 
 import torch
 from jaxtyping import Float, Int
@@ -133,6 +134,21 @@ def derive_key(*values: int) -> int:
     for value in values:
         key = _mix_int(key + _GOLDEN * (operator.index(value) + 1))
     return key
+
+
+class Purpose(IntEnum):
+    """What seeds are derived for: ``derive_seed(seed, Purpose.ORDER)`` meets no other's draws."""
+
+    STEP = 1  # a training step's global generator
+    EVALUATION = 2
+    PARAMETERS = 3  # a model's first ones
+    ORDER = 4  # of an epoch
+    IMAGE_SPLIT = 5
+    GIBBS_SAMPLES = 6  # of a training step
+    BASELINE = 7  # the first parameters of a baseline's network
+    STARTS = 8  # trial trainings
+    TREEBANK_SPLIT = 9
+    MADE_UP_VECTORS = 10
 
 
 def derive_seed(*values: int) -> int:

@@ -16,9 +16,8 @@ import nestruct
 from nestruct.errors import NestructError
 from nestruct.estimators.base import StepReport
 from nestruct.models import mlp
-from nestruct.noise import derive_seed
+from nestruct.noise import Purpose, derive_seed
 from nestruct.training.checkpoint import read_checkpoint
-from nestruct.training.fit import EVALUATION_STREAM
 from nestruct.training.packing import pack
 from nestruct.training.parts import ESTIMATORS, OPTIMIZERS
 from nestruct.training.run_folder import read_config
@@ -128,7 +127,7 @@ def test_it_learns_and_leaves_the_best_parameters():
     assert result.reason == "finished"
     assert result.best["loss"] < 0.9 * result.initial["loss"]
     assert result.evaluations == 150 * 40
-    again = nestruct.evaluate(model, HELD_OUT, seed=derive_seed(0, EVALUATION_STREAM))
+    again = nestruct.evaluate(model, HELD_OUT, seed=derive_seed(0, Purpose.EVALUATION))
     assert again == result.best
 
 
@@ -280,7 +279,7 @@ def test_what_is_saved_as_best_is_what_was_scored(tmp_path):
     for a, b in zip(bare.state_dict().values(), model.state_dict().values(), strict=True):
         assert torch.equal(a, b)
     loaded = nestruct.load(tmp_path, Normed())
-    seed = derive_seed(0, EVALUATION_STREAM)
+    seed = derive_seed(0, Purpose.EVALUATION)
     assert nestruct.evaluate(loaded, HELD_OUT.float(), seed=seed) == result.best
 
 

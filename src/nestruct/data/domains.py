@@ -22,13 +22,11 @@ from nestruct.data.embeddings import read_embeddings
 from nestruct.data.sentences import Sentences, Vocabulary, collate, normalise
 from nestruct.data.treebank import Reader, Sentence
 from nestruct.errors import InputError
-from nestruct.noise import derive_seed
+from nestruct.noise import Purpose, derive_seed
 from nestruct.structures.base import check_count
 
 log = logging.getLogger("nestruct")
 
-_SPLIT_STREAM = 9  # what the seed of the split into train and dev is derived for
-_VECTOR_STREAM = 10  # what the seed of made-up vectors is derived for
 TREEBANKS = ("gl_ctg", "gl_treegal", "id_csui", "id_gsd", "ru_gsd", "ru_taiga")  # of Table 2
 LANGUAGES = ("gl", "id", "ru")  # of them
 _UD = "github.com/UniversalDependencies"
@@ -117,7 +115,7 @@ class Domains(ABC):
         known, vectors = self._outside
         words = self.vocabulary.words
         scale = float((vectors**2).mean() ** 0.5) if len(known) else 1.0
-        generator = torch.Generator().manual_seed(derive_seed(self.seed, _VECTOR_STREAM))
+        generator = torch.Generator().manual_seed(derive_seed(self.seed, Purpose.MADE_UP_VECTORS))
         table = scale * torch.randn(len(words), vectors.shape[1], generator=generator)
         places = {word: place for place, word in enumerate(words)}
         rows = torch.tensor([places[word] for word in known], dtype=torch.long)
@@ -165,7 +163,7 @@ class Domains(ABC):
 
     def _split(self, train: list[Sentence]) -> tuple[list[Sentence], list[Sentence]]:
         """Train and dev of a treebank that has no dev: a tenth of train, drawn with the seed."""
-        generator = torch.Generator().manual_seed(derive_seed(self.seed, _SPLIT_STREAM))
+        generator = torch.Generator().manual_seed(derive_seed(self.seed, Purpose.TREEBANK_SPLIT))
         order = torch.randperm(len(train), generator=generator).tolist()
         num_dev = max(1, len(train) // 10)
         dev = sorted(order[:num_dev])

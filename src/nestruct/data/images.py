@@ -31,12 +31,11 @@ from jaxtyping import UInt8
 from torch import Tensor
 
 from nestruct.errors import InputError, check_name
-from nestruct.noise import derive_seed
+from nestruct.noise import Purpose, derive_seed
 from nestruct.structures.base import check_count
 
 _SIDE = 28
 _PACKED = _SIDE * _SIDE // 8  # bytes of a packed image
-_SPLIT_STREAM = 5  # what the seed of the split is derived for
 _IDX = {"train": "train-images-idx3-ubyte.gz", "test": "t10k-images-idx3-ubyte.gz"}
 _IDX_IMAGES = bytes([0, 0, 8, 3])  # unsigned bytes, three axes
 _LEAST = {"train": 6, "test": 1}  # a sixth of train is for validation
@@ -97,7 +96,7 @@ class Images:
         """
         packed = self._read()
         official = len(packed["train"])
-        generator = torch.Generator().manual_seed(derive_seed(self.seed, _SPLIT_STREAM))
+        generator = torch.Generator().manual_seed(derive_seed(self.seed, Purpose.IMAGE_SPLIT))
         order = torch.randperm(official, generator=generator).numpy()
         # Rounded once: sizes add up for Omniglot's 19,280 too (16,067 and 3,213).
         num_train = official - official // 6

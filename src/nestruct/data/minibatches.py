@@ -7,9 +7,7 @@ from torch import Tensor
 
 from nestruct.data.batch import batch_size, device_of, select_rows
 from nestruct.errors import InputError
-from nestruct.noise import derive_seed
-
-_ORDER_STREAM = 4  # what the seed of an epoch's order is derived for
+from nestruct.noise import Purpose, derive_seed
 
 
 def make_minibatches(data: Any, size: int | None, seed: int) -> "Minibatches":
@@ -67,5 +65,5 @@ class Minibatches:
         return self._shuffle(self.num_examples, epoch)
 
     def _shuffle(self, count: int, *stream: int) -> Tensor:
-        generator = torch.Generator().manual_seed(derive_seed(self.seed, _ORDER_STREAM, *stream))
+        generator = torch.Generator().manual_seed(derive_seed(self.seed, Purpose.ORDER, *stream))
         return torch.randperm(count, generator=generator)

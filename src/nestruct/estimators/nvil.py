@@ -23,10 +23,8 @@ from nestruct.estimators.backpropagation import masked_mean
 from nestruct.estimators.reinforce import Reinforce
 from nestruct.models import StructuredModel, mlp
 from nestruct.models.structured import observed
-from nestruct.noise import Noise, derive_seed
+from nestruct.noise import Noise, Purpose, derive_seed
 from nestruct.structures.base import check_count
-
-_INIT_STREAM = 7  # what the seed of the network's first parameters is derived for
 
 
 @dataclass(kw_only=True, eq=False)
@@ -80,7 +78,7 @@ class NVIL(Reinforce):
         like, inputs = next(model.parameters()), observed(batch)[0].numel()
         if self._network is None:
             with torch.random.fork_rng([like.device] if like.is_cuda else []):
-                torch.manual_seed(derive_seed(seed, _INIT_STREAM))
+                torch.manual_seed(derive_seed(seed, Purpose.BASELINE))
                 self._network = mlp(inputs, self.hidden_size, 1)
             nn.init.zeros_(self._network[-1].weight)  # type: ignore[arg-type]
             nn.init.zeros_(self._network[-1].bias)  # type: ignore[arg-type]

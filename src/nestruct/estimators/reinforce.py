@@ -15,11 +15,10 @@ from torch import Tensor, nn
 from nestruct.errors import InputError
 from nestruct.estimators.backpropagation import Backpropagation, masked_mean
 from nestruct.models import StructuredModel
-from nestruct.noise import Noise, derive_seed
+from nestruct.noise import Noise, Purpose, derive_seed
 from nestruct.structures import Categorical, Gibbs, Samplable, SpanningTree, Structure, swap_edges
 from nestruct.structures.base import check_count
 
-_SAMPLE_STREAM = 6  # what the seed of a step's Gibbs samples is derived for
 _CHOICES = {
     "baseline": ("multi_sample", "batch", "ema"),
     "law": ("gumbel", "gibbs"),
@@ -156,7 +155,7 @@ class Reinforce(Backpropagation):
     ) -> Tensor:
         if isinstance(structure, Categorical):  # where it is perturb-and-MAP, which is cheap
             return self._perturb_and_map(structure, scores, lengths, noise)[0]
-        seed = derive_seed(noise.seed, _SAMPLE_STREAM, noise.step)  # type: ignore[arg-type]
+        seed = derive_seed(noise.seed, Purpose.GIBBS_SAMPLES, noise.step)  # type: ignore[arg-type]
         generator = torch.Generator(scores.device).manual_seed(seed)
         repeated = scores.expand(self.num_samples, *scores.shape)
         if self.sampler == "exact":

@@ -18,12 +18,12 @@ from nestruct.data.sentences import collate
 from nestruct.data.treebank import Reader
 from nestruct.errors import InputError, NestructError
 from nestruct.models import ParserVAE
-from nestruct.noise import derive_seed
+from nestruct.noise import Purpose, derive_seed
 from nestruct.population.shard import first_rank_decides
 from nestruct.training.attachment import can_count, note_attachment
 from nestruct.training.checkpoint import Checkpoint, first_good
 from nestruct.training.evaluate import evaluate, matmul_precision
-from nestruct.training.fit import EVALUATION_STREAM, FitResult, Spent, fit
+from nestruct.training.fit import FitResult, Spent, fit
 from nestruct.training.parts import PARTS
 from nestruct.training.recipe import Recipe, Section, resolve_device
 from nestruct.training.run_folder import check_is_free, read_config
@@ -31,9 +31,6 @@ from nestruct.training.tensorboard import TensorBoard
 from nestruct.wording import number
 
 log = logging.getLogger("nestruct")
-
-_INIT_STREAM = 3  # what the seed of initial parameters is derived for
-_STARTS_STREAM = 8  # what the seed of trial starts is derived for
 
 
 @dataclass
@@ -63,7 +60,7 @@ def build(recipe: Recipe, start: int = 0) -> Experiment:
 def build_model(recipe: Recipe, data: Any, start: int = 0) -> nn.Module:
     """The untrained model; its first parameters depend on the recipe's seed and the start alone."""
     given = PARTS["model"][recipe.model.name].given
-    stream = (_INIT_STREAM, start) if start else (_INIT_STREAM,)
+    stream = (Purpose.PARAMETERS, start) if start else (Purpose.PARAMETERS,)
     with torch.random.fork_rng([]):
         torch.manual_seed(derive_seed(recipe.seed, *stream))
         return _make("model", recipe.model, **{name: getattr(data, name) for name in given})
@@ -144,7 +141,7 @@ def _try_starts(
                 candidate.optimizer,
                 splits["train"],
                 # The training itself has other minibatches and other draws.
-                seed=derive_seed(recipe.seed, _STARTS_STREAM),
+                seed=derive_seed(recipe.seed, Purpose.STARTS),
                 progress=False,
                 **vars(short),
             )
@@ -285,7 +282,7 @@ def _measure(recipe: Recipe, model: nn.Module, examples: Any) -> dict[str, float
         return evaluate(
             model,
             to_device(examples, torch.device(recipe.device)),
-            seed=derive_seed(recipe.seed, EVALUATION_STREAM),
+            seed=derive_seed(recipe.seed, Purpose.EVALUATION),
             batch_size=recipe.training.eval_batch_size,
         )
 

@@ -20,7 +20,7 @@ from nestruct.data import batch_size, make_minibatches, select_rows, to_device
 from nestruct.errors import InputError, check_name
 from nestruct.estimators.smoothing import smoothing_gap
 from nestruct.models import StructuredModel
-from nestruct.noise import derive_seed
+from nestruct.noise import Purpose, derive_seed
 from nestruct.population.shard import (
     first_rank_decides,
     my_rank,
@@ -47,7 +47,6 @@ from nestruct.training.restore import (
 from nestruct.training.run_folder import Record, RunFolder, check_is_free, read_config
 
 _GAP_EXAMPLES = 1000  # that the distance of the smoothed loss is measured on
-EVALUATION_STREAM = 2  # what the seed of evaluations is derived for
 
 
 @dataclass(frozen=True)
@@ -175,7 +174,7 @@ def fit(
         config = config | {"training": config["training"] | _plain(settings)}
 
     def measure(examples: Any) -> dict[str, float]:
-        own = derive_seed(seed, EVALUATION_STREAM)
+        own = derive_seed(seed, Purpose.EVALUATION)
         with matmul_precision(settings.matmul_precision):
             values = evaluate(
                 model, examples, seed=own, batch_size=settings.eval_batch_size, metrics=metrics

@@ -13,7 +13,7 @@ from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from nestruct.errors import NestructError, check_name
-from nestruct.noise import derive_seed
+from nestruct.noise import Purpose, derive_seed
 from nestruct.population.shard import any_rank, first_rank_decides, world_size
 from nestruct.training.checkpoint import Checkpoint
 from nestruct.training.drawings import Drawings
@@ -22,8 +22,6 @@ from nestruct.training.options import Training
 from nestruct.training.progress import Display
 from nestruct.training.run_folder import LOGS, Record, RunFolder
 from nestruct.training.timing import Stopwatch
-
-_STEP_STREAM = 1  # what the seed of a step's global generator is derived for
 
 
 @dataclass
@@ -89,7 +87,7 @@ class Loop:
                     return
                 batch = self.minibatch(now.step)
                 # For models that draw from torch's own generator, which no checkpoint holds.
-                torch.manual_seed(derive_seed(self.seed, _STEP_STREAM, now.step))
+                torch.manual_seed(derive_seed(self.seed, Purpose.STEP, now.step))
                 report = self.estimator.backward(self.model, batch, seed=self.seed, step=now.step)
                 self.optimizer.step()
                 if self.scheduler is not None and not self._on_plateau:
