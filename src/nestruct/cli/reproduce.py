@@ -191,11 +191,8 @@ class _Part:
         groups = read_groups(runs)
         for table in paper_tables(groups, tiny=table_of) or report_tables(groups):
             print(to_markdown(table))
-        print(plan.protocol)
-        if self.tiny:
-            print(
-                "TINY data and models: these numbers are not comparable with the paper's, or any."
-            )
+        tiny = "TINY data and models: these numbers are not comparable with the paper's, or any."
+        print(tiny if self.tiny else plan.protocol)  # which is not that of tiny runs
         print(f"Page: {folder / 'page.html'}")
 
 

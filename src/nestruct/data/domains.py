@@ -5,7 +5,6 @@ The setting of the paper's Table 2. Treebanks are read from the folder that the 
 ``ud/<name>/<name>-ud-<split>.conllu``, each plain or with ``.gz``; word vectors from ``emb/``.
 """
 
-import logging
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -20,12 +19,10 @@ from torch import Tensor
 
 from nestruct.data.embeddings import read_embeddings
 from nestruct.data.sentences import Sentences, Vocabulary, collate, normalise
-from nestruct.data.treebank import Reader, Sentence
+from nestruct.data.treebank import Sentence, read_treebank
 from nestruct.errors import InputError
 from nestruct.noise import Purpose, derive_seed
 from nestruct.structures.base import check_count
-
-log = logging.getLogger("nestruct")
 
 TREEBANKS = ("gl_ctg", "gl_treegal", "id_csui", "id_gsd", "ru_gsd", "ru_taiga")  # of Table 2
 LANGUAGES = ("gl", "id", "ru")  # of them
@@ -235,11 +232,7 @@ class Treebanks(Domains):
             if required:
                 raise _missing(_folder(name) / f"{split}.conllu.gz", _remedy(name, split))
             return []
-        reader = Reader(path, trees=trees, skip_bad=self.skip_bad)
-        sentences = [sentence for sentence in reader if len(sentence)]
-        if reader.num_bad:
-            count, first = reader.num_bad, reader.first_bad
-            log.warning("Left out: malformed sentences, %d of them, the first: %s", count, first)
+        sentences = read_treebank(path, trees=trees, skip_bad=self.skip_bad)
         if required and not sentences:
             raise InputError(f"Treebanks: {path} has no sentences.")
         return sentences

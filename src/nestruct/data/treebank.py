@@ -9,6 +9,7 @@ file survive; heads and labels are all that is ever changed.
 import contextlib
 import gzip
 import io
+import logging
 import os
 import re
 import sys
@@ -21,6 +22,8 @@ from typing import Any, BinaryIO
 
 from nestruct.errors import InputError
 from nestruct.files import open_whole
+
+log = logging.getLogger("nestruct")
 
 _COLUMNS = 10
 _ID, _FORM, _HEAD, _LABEL = 0, 1, 6, 7
@@ -141,8 +144,16 @@ class Reader:
 
 
 def read_treebank(path: str | Path, **options: Any) -> list[Sentence]:
-    """All sentences with words of a file; options are those of `Reader`."""
-    return [sentence for sentence in Reader(path, **options) if len(sentence)]
+    """All sentences with words of a file; options are those of `Reader`.
+
+    Of malformed ones that are left out, a warning says how many.
+    """
+    reader = Reader(path, **options)
+    sentences = [sentence for sentence in reader if len(sentence)]
+    if reader.num_bad:
+        count, first = reader.num_bad, reader.first_bad
+        log.warning("Left out: malformed sentences, %d of them, the first: %s", count, first)
+    return sentences
 
 
 def write_treebank(target: str | Path, sentences: Iterable[Sentence | bytes]) -> int:

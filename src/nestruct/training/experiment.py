@@ -15,7 +15,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from nestruct.data import to_device
 from nestruct.data.sentences import collate
-from nestruct.data.treebank import Reader
+from nestruct.data.treebank import read_treebank
 from nestruct.errors import InputError, NestructError
 from nestruct.models import ParserVAE
 from nestruct.noise import Purpose, derive_seed
@@ -265,10 +265,7 @@ def evaluate_file(
     model = load(run, checkpoint=checkpoint, device=device)
     if not isinstance(model, ParserVAE):
         raise InputError(f"{run} holds no parser but a {type(model).__name__}: no file to compare.")
-    reader = Reader(file, skip_bad=skip_bad)
-    sentences = [sentence for sentence in reader if len(sentence)]
-    if reader.num_bad:
-        log.warning("Left out: malformed sentences, %d, first %s", reader.num_bad, reader.first_bad)
+    sentences = read_treebank(file, skip_bad=skip_bad)
     if not sentences:
         raise InputError(f"{file} has no sentences.")
     recipe = Recipe.from_tables(read_config(Path(run)) | {"device": resolve_device(device)})
