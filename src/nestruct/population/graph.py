@@ -17,11 +17,16 @@ _MAX_CAPTURED = 4
 
 
 class GraphedStep:
-    """Captures ``step(batch, counter)`` once for each shape of batch; replays it from then on."""
+    """Captures ``step(batch, counter)`` once for each shape of batch; replays it from then on.
+
+    A capture costs three steps. So unless ``strict`` a step is captured when its shape comes twice
+    in a row: batches of sentences, whose lengths go up and down, are not captured over and over.
+    """
 
     def __init__(self, strict: bool) -> None:
         self.strict = strict
         self.captured: dict[Any, Any] = {}
+        self._last: Any = None
 
     def __call__(
         self,
@@ -56,6 +61,9 @@ class GraphedStep:
         key = (*key, torch.get_float32_matmul_precision())
         key = (*key, *((tensor.shape, tensor.dtype) for tensor in fresh))
         if key not in self.captured:
+            again, self._last = key == self._last, key
+            if not (again or self.strict):
+                return step(batch, torch.full((), number, device=fresh[0].device))
             if len(self.captured) == _MAX_CAPTURED:  # forget the oldest, and its memory
                 del self.captured[next(iter(self.captured))]
             entry = None
