@@ -7,7 +7,7 @@ torch cannot be wrapped, and beartype would refuse a bad option before our own e
 import ast
 import functools
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from types import CodeType, ModuleType
@@ -66,8 +66,17 @@ class Finder(MetaPathFinder):
         return spec
 
 
+def _functions(tree: ast.AST) -> Iterator[ast.FunctionDef]:
+    """All but those inside a function: they name no shape, and torch.compile may trace them."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.FunctionDef):
+            yield node
+        else:
+            yield from _functions(node)
+
+
 class Loader(SourceFileLoader):
-    """Puts ``checked`` below the decorators of every function; leaves compiled files alone."""
+    """Puts ``checked`` below the decorators of the functions; leaves compiled files alone."""
 
     def exec_module(self, module: ModuleType) -> None:
         vars(module)["__checked__"] = checked
@@ -75,8 +84,7 @@ class Loader(SourceFileLoader):
 
     def get_code(self, fullname: str) -> CodeType:
         tree = ast.parse(self.get_data(self.path))
-        for node in ast.walk(tree):
-            if isinstance(node, ast.FunctionDef):
-                decorator = ast.Name("__checked__", ast.Load())
-                node.decorator_list.append(ast.copy_location(decorator, node))
+        for node in _functions(tree):
+            decorator = ast.Name("__checked__", ast.Load())
+            node.decorator_list.append(ast.copy_location(decorator, node))
         return compile(tree, self.path, "exec", dont_inherit=True)

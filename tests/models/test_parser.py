@@ -371,6 +371,14 @@ def test_relaxed_training(batch):
     assert report.grad_norm > 0
 
 
+def test_gradients_have_the_layout_of_their_parameters(batch):
+    model = make(objective="vae")  # recurrent weights get transposed ones from autograd
+    nestruct.DPP().backward(model, batch, seed=0)
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            assert parameter.grad.stride() == parameter.stride()
+
+
 def test_state_keeps_the_vocabulary():
     model = make()
     state = copy.deepcopy(model.state_dict())

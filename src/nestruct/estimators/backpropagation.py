@@ -83,7 +83,10 @@ class Backpropagation(Stateless):
             stats = {"loss": mean, "std": masked_mean((losses - mean).square(), good).sqrt()}
             stats |= {"failed": (~good).sum(), "usable": good.sum() * finite}
             # A step without a gradient is one without a move: not the end of the model.
-            moves = [torch.where(finite, gradient, 0.0) for gradient in gradients]
+            moves = [
+                _like(parameter, torch.where(finite, gradient, 0.0))
+                for parameter, gradient in zip(parameters, gradients, strict=True)
+            ]
             return moves, stats | {"norm": norm}
 
         if parameters[0].is_cuda and self.graph != "off":
@@ -172,6 +175,13 @@ class Backpropagation(Stateless):
 
     def _adapt(self, stats: dict[str, Tensor]) -> None:
         """Changes the estimator's state after a step: in place, where a captured step reads it."""
+
+
+def _like(parameter: Tensor, gradient: Tensor) -> Tensor:
+    """In the parameter's layout, as torch's own ``.grad`` is: fused optimizers rely on it."""
+    if gradient.stride() == parameter.stride():
+        return gradient
+    return torch.empty_like(parameter).copy_(gradient)
 
 
 def masked_mean(values: Tensor, counts: Tensor) -> Float[Tensor, ""]:
