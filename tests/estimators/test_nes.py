@@ -540,3 +540,31 @@ def test_memory_stays_within_the_budget():
     grown, peak = map(float, done.stdout.split())
     assert peak < 4
     assert grown < 0.5
+
+
+def test_tables_are_not_followed():
+    """A forward at the centre is for running statistics, and a table does not run."""
+    calls = []
+
+    class Counted(nn.Module):
+        def __init__(self, *layers):
+            super().__init__()
+            self.theta = nn.Parameter(torch.zeros(2))
+            self.layers = nn.Sequential(*layers)
+            self.register_buffer("table", torch.ones(2))
+
+        def loss(self, batch, noise):
+            calls.append(1)
+            return (self.layers(batch) * self.theta * self.table).sum(-1)
+
+    def count(*layers) -> list[int]:
+        model, estimator = Counted(*layers), NES(sigma=0.1, population_size=4, mode="vmap")
+        found = []
+        for step in range(3):
+            calls.clear()
+            estimator.backward(model, torch.randn(6, 2), seed=0, step=step)
+            found.append(len(calls))
+        return found[1:]  # the first step tries things out as well
+
+    assert count() == [1, 1]
+    assert count(nn.BatchNorm1d(2)) == [2, 2]

@@ -92,6 +92,23 @@ def test_what_cannot_be_captured_runs_without_a_graph(caplog):
     assert caplog.text.count("No CUDA graph") == 1
 
 
+def test_running_statistics_follow_a_captured_step():
+    found = []
+    for graph in ("on", "off", "auto"):
+        torch.manual_seed(0)
+        model = vae(nestruct.Categorical(4))
+        model.encoder = nn.Sequential(nn.BatchNorm1d(6), model.encoder)
+        model, batch = model.double().cuda().train(), X.double().cuda()
+        estimator = NES(sigma=0.2, population_size=12, graph=graph)
+        for step in range(4):
+            estimator.backward(model, batch + step, seed=0, step=step)
+        norm = model.encoder[0]
+        assert norm.num_batches_tracked == 4
+        found.append(torch.cat([norm.running_mean, norm.running_var]))
+    torch.testing.assert_close(found[0], found[1])
+    torch.testing.assert_close(found[2], found[1])
+
+
 def test_shapes_that_alternate_are_not_captured():
     model, batch = vae(nestruct.Categorical(4)).cuda(), X.cuda()
     eager = NES(sigma=0.2, population_size=12, graph="off")

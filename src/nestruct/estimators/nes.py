@@ -110,6 +110,7 @@ class NES:
     _plan: _Plan | None = field(default=None, init=False, repr=False)
     _graphed: GraphedStep | None = field(default=None, init=False, repr=False)
     _memory: Tensor | None = field(default=None, init=False, repr=False)
+    _constant: nn.Module | None = field(default=None, init=False, repr=False)  # its buffers
     _watch: Watch = field(default_factory=lambda: Watch(_ALL_FAILED), init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -151,11 +152,17 @@ class NES:
         layout = Layout(model, self.parameters)
         plan = self._decide(model, layout, batch, seed)
         before = solver_seconds()
+
+        def one_step(moved: Any, number: Any) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+            found = self._step(model, layout, moved, seed, number, plan)
+            self._update_buffers(model, moved, Noise(seed=seed, step=number))
+            return found
+
         if layout.device.type == "cuda" and self.graph != "off":
             if self._graphed is None:
                 self._graphed = GraphedStep(strict=self.graph == "on")
             gradient, stats = self._graphed(
-                lambda moved, counter: self._step(model, layout, moved, seed, counter, plan),
+                one_step,
                 batch,
                 step,
                 # All that a captured step takes for granted, and what it must keep alive.
@@ -163,16 +170,15 @@ class NES:
                 keep=lambda: (model, self._memory),
                 # Dropout draws from torch's generator, which a captured step would not reseed.
                 capturable=lambda: not has_dropout(model),
+                changed=list(model.buffers()),
             )
             stats = {name: value.clone() for name, value in stats.items()}  # replays overwrite them
         else:
-            gradient, stats = self._step(model, layout, batch, seed, step, plan)
+            gradient, stats = one_step(batch, step)
         for name, piece in gradient.items():
             layout.parameters[name].grad = piece
         self._watch.look(stats["usable"])
         self._adapt(stats)
-        if any(module._buffers for module in modules) and is_training(model):
-            _update_buffers(model, batch, Noise(seed=seed, step=step))
         spent = solver_seconds() - before if layout.device.type == "cpu" else None
         return StepReport(
             loss=stats["mean"],
@@ -238,6 +244,17 @@ class NES:
                     pieces[name].mul_(mask)
         stats["norm"] = torch.linalg.vector_norm(gradient)
         return layout.split(gradient), stats
+
+    def _update_buffers(self, model: nn.Module, batch: Any, noise: Noise) -> None:
+        """One forward at the centre, so that running statistics follow it."""
+        buffers = list(model.buffers())
+        if not buffers or not is_training(model) or self._constant is model:
+            return
+        before = [buffer._version for buffer in buffers]
+        with torch.no_grad(), nan_rows(), fixed_dropout(model, noise):
+            model.loss(batch, noise)  # type: ignore[operator]
+        if before == [buffer._version for buffer in buffers]:  # tables: nothing to follow
+            self._constant = model
 
     # What a search law with more to learn than its centre does otherwise: see `SNES`.
 
@@ -400,12 +417,6 @@ class NES:
         mode = "loop" if spent["loop"] < _CLEARLY_FASTER * spent["vmap"] else "vmap"
         times = ", ".join(f"{name} {1e3 * s / pairs:.1f} ms" for name, s in spent.items())
         return mode, f"a pair takes {times}"
-
-
-def _update_buffers(model: nn.Module, batch: Any, noise: Noise) -> None:
-    """One forward at the centre, so that running statistics follow it."""
-    with torch.no_grad(), nan_rows(), fixed_dropout(model, noise):
-        model.loss(batch, noise)  # type: ignore[operator]
 
 
 def _is_out_of_memory(error: RuntimeError) -> bool:

@@ -58,6 +58,8 @@ class GraphedStep:
             if self.strict:
                 raise
             return step(batch, number)  # a batch of a type of its own: its tensors are not known
+        if not capturable():
+            return step(batch, number)
         key = (*key, torch.get_float32_matmul_precision())
         key = (*key, *((tensor.shape, tensor.dtype) for tensor in fresh))
         if key not in self.captured:
@@ -66,12 +68,10 @@ class GraphedStep:
                 return step(batch, torch.full((), number, device=fresh[0].device))
             if len(self.captured) == _MAX_CAPTURED:  # forget the oldest, and its memory
                 del self.captured[next(iter(self.captured))]
-            entry = None
-            if capturable():
-                before = [tensor.clone() for tensor in changed]
-                entry = self._capture(step, batch, number)
-                for tensor, value in zip(changed, before, strict=True):
-                    tensor.copy_(value)
+            before = [tensor.clone() for tensor in changed]
+            entry = self._capture(step, batch, number)
+            for tensor, value in zip(changed, before, strict=True):
+                tensor.copy_(value)
             self.captured[key] = entry, keep()
         entry, _ = self.captured[key]
         if entry is None:
