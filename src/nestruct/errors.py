@@ -17,6 +17,25 @@ def first_line(error: Exception) -> str:
     return next(iter(str(error).splitlines()), type(error).__name__)
 
 
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether a device or the machine had no memory left; torch says so in RuntimeErrors."""
+    phrases = ("out of memory", "can't allocate memory")
+    return isinstance(error, MemoryError) or any(phrase in str(error) for phrase in phrases)
+
+
+def check_choice(what: str, value: object, allowed: Iterable[str]) -> None:
+    """Raises where an option has none of the values that it can have.
+
+    Example:
+        >>> check_choice("NES: mode", "map", ["auto", "vmap", "loop"])
+        Traceback (most recent call last):
+        nestruct.errors.InputError: NES: mode must be one of 'auto', 'vmap', 'loop'; got 'map'.
+    """
+    names = list(allowed)
+    if value not in names:
+        raise InputError(f"{what} must be one of {', '.join(map(repr, names))}; got {value!r}.")
+
+
 def check_name(what: str, name: str, known: Iterable[str]) -> None:
     """Raises, with a suggestion, where a name is not among the known ones.
 

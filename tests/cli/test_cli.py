@@ -398,3 +398,21 @@ def test_doctor_says_what_is_broken(monkeypatch, capsys):
     text = capsys.readouterr().out
     assert "BROKEN: OSError: no such library" in text
     assert text.endswith("Broken: a solver.\n")
+
+
+def test_out_of_memory_is_said_in_one_sentence(tmp_path):
+    """A real one: the process may have 12 GB of addresses, and asks for more."""
+    sizes = ["data.num_train=50", "data.num_validation=10", "data.num_test=10"]
+    answer = subprocess.run(
+        [
+            *("bash", "-c", 'ulimit -v 12000000; exec "$@"', "bash"),
+            *(sys.executable, "-m", "nestruct", "train", "table1-structure-nes"),
+            *("data.num_nodes=5", "model.hidden_size=8", *sizes),
+            *("estimator.num_samples=3000000", "--device", "cpu", "--run", str(tmp_path / "run")),
+        ],
+        capture_output=True,
+        text=True,
+    )
+    assert answer.returncode == 1
+    assert answer.stderr.startswith("nestruct: out of memory. Evaluate fewer at a time")
+    assert len(answer.stderr.splitlines()) == 1

@@ -186,5 +186,7 @@ def test_a_batch_without_examples_is_refused(make):
     ],
 )
 def test_graph_is_one_of_three(make):
-    with pytest.raises(InputError, match=f"{make.__name__}: graph must be 'auto', 'on' or 'off'"):
+    with pytest.raises(
+        InputError, match=f"{make.__name__}: graph must be one of 'auto', 'on', 'off'"
+    ):
         make(graph="yes")

@@ -301,7 +301,7 @@ def test_sigma_stays_where_all_members_fail_or_are_equal():
 
 
 BAD_OPTIONS = [
-    ({"adapt": "layer"}, "adapt must be 'tensor' or 'parameter'"),
+    ({"adapt": "layer"}, "adapt must be one of 'tensor', 'parameter'"),
     ({"sigma_lr": -0.1}, "sigma_lr must not be negative"),
     ({"sigma_lr": float("nan")}, "sigma_lr must not be negative"),
     ({"minibatch": "per_pair"}, "differ by their examples"),

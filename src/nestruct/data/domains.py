@@ -20,7 +20,7 @@ from torch import Tensor
 from nestruct.data.embeddings import read_embeddings
 from nestruct.data.sentences import Sentences, Vocabulary, collate, normalise
 from nestruct.data.treebank import Sentence, read_treebank
-from nestruct.errors import InputError
+from nestruct.errors import InputError, check_choice
 from nestruct.noise import Purpose, derive_seed
 from nestruct.structures.base import check_count
 
@@ -64,11 +64,8 @@ class Domains(ABC):
 
     def __post_init__(self) -> None:
         owner = type(self).__name__
-        for name, allowed in (("train_on", ("source", "target")), ("words", ("train", "all"))):
-            if getattr(self, name) not in allowed:
-                raise InputError(
-                    f"{owner}: {name} must be one of {allowed}, got {getattr(self, name)!r}."
-                )
+        check_choice(f"{owner}: train_on", self.train_on, ("source", "target"))
+        check_choice(f"{owner}: words", self.words, ("train", "all"))
         if self.max_words is not None:
             check_count(owner, "max_words", self.max_words, 1)
         check_count(owner, "seed", self.seed, 0)

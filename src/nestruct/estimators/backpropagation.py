@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from nestruct.errors import InputError
+from nestruct.errors import InputError, check_choice
 from nestruct.estimators.base import Stateless, StepReport, check_examples
 from nestruct.models import StructuredModel, hard_structures
 from nestruct.noise import Noise
@@ -33,10 +33,7 @@ class Backpropagation(Stateless):
     _watching: Watch | None = None
 
     def __post_init__(self) -> None:
-        if self.graph not in ("auto", "on", "off"):
-            raise InputError(
-                f"{type(self).__name__}: graph must be 'auto', 'on' or 'off', got {self.graph!r}."
-            )
+        check_choice(f"{type(self).__name__}: graph", self.graph, ("auto", "on", "off"))
 
     def surrogate(self, model: StructuredModel, batch: Any, noise: Noise) -> tuple[Tensor, Tensor]:
         """A scalar whose derivative is the estimate, and the losses behind it.

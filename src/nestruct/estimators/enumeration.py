@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from nestruct.errors import InputError
+from nestruct.errors import InputError, check_choice
 from nestruct.estimators.backpropagation import Backpropagation
 from nestruct.models import StructuredModel
 from nestruct.noise import Noise
@@ -39,8 +39,7 @@ def exact_loss(
         members: What ``structure.enumerate`` gives, where it is at hand.
     """
     structure = model.structure
-    if law not in LAWS:
-        raise InputError(f"law must be one of {LAWS}, got {law!r}.")
+    check_choice("law", law, LAWS)
     if not isinstance(structure, Enumerable):
         raise InputError(f"{structure!r} cannot be listed, so there is no exact gradient.")
     if model.lengths(batch) is not None:
@@ -83,8 +82,7 @@ class Enumeration(Backpropagation):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.law not in LAWS:
-            raise InputError(f"Enumeration: law must be one of {LAWS}, got {self.law!r}.")
+        check_choice("Enumeration: law", self.law, LAWS)
 
     def surrogate(self, model: StructuredModel, batch: Any, noise: Noise) -> tuple[Tensor, Tensor]:
         """The mean exact loss: it is its own surrogate. Draws nothing."""

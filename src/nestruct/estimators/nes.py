@@ -17,7 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from nestruct.data import batch_size, select_rows
-from nestruct.errors import InputError, first_line
+from nestruct.errors import InputError, check_choice, first_line, is_out_of_memory
 from nestruct.estimators.base import StepReport, check_examples
 from nestruct.estimators.shaping import pair_weights
 from nestruct.noise import Noise
@@ -221,7 +221,7 @@ class NES:
                 self._fill(flat, start, noise)
                 self._evaluate(model, layout, flat, start, batch, noise, rows, plan, losses)
             except RuntimeError as error:
-                if not _is_out_of_memory(error) or plan.chunk == 1:
+                if not is_out_of_memory(error) or plan.chunk == 1:
                     raise
                 plan.chunk = max(1, plan.chunk // 2)
                 log.info("NES: out of memory; chunks of %d pairs from now on.", plan.chunk)
@@ -419,10 +419,6 @@ class NES:
         return mode, f"a pair takes {times}"
 
 
-def _is_out_of_memory(error: RuntimeError) -> bool:
-    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
-
-
 def _check_options(nes: NES) -> None:
     owner = type(nes).__name__
     choices = {
@@ -434,10 +430,7 @@ def _check_options(nes: NES) -> None:
         "graph": ("auto", "on", "off"),
     }
     for name, allowed in choices.items():
-        if getattr(nes, name) not in allowed:
-            raise InputError(
-                f"{owner}: {name} must be one of {allowed}, got {getattr(nes, name)!r}."
-            )
+        check_choice(f"{owner}: {name}", getattr(nes, name), allowed)
     check_positive(owner, "sigma", nes.sigma)
     counts = ("population_size", "num_samples", "pair_batch_size", "chunk_size", "memory_budget")
     for name in counts:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from nestruct.errors import InputError
+from nestruct.errors import InputError, check_choice
 from nestruct.estimators.backpropagation import Backpropagation, masked_mean
 from nestruct.models import StructuredModel
 from nestruct.noise import Noise, Purpose, derive_seed
@@ -77,10 +77,7 @@ class Reinforce(Backpropagation):
         super().__post_init__()
         owner = type(self).__name__
         for name, choices in _CHOICES.items():
-            if getattr(self, name) not in choices:
-                raise InputError(
-                    f"{owner}: {name} must be one of {choices}, got {getattr(self, name)!r}."
-                )
+            check_choice(f"{owner}: {name}", getattr(self, name), choices)
         needed = 2 if self.baseline == "multi_sample" else 1
         check_count(owner, "num_samples", self.num_samples, needed)
         check_count(owner, "num_mcmc_steps", self.num_mcmc_steps, 0)

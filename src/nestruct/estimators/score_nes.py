@@ -16,7 +16,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from nestruct.errors import InputError
+from nestruct.errors import check_choice
 from nestruct.estimators.backpropagation import Backpropagation, masked_mean
 from nestruct.models import StructuredModel
 from nestruct.noise import Noise
@@ -57,8 +57,7 @@ class ScoreNES(Backpropagation):
         super().__post_init__()
         check_count("ScoreNES", "num_pairs", self.num_pairs, 1)
         check_positive("ScoreNES", "sigma", self.sigma)
-        if self.gumbel not in ("per_pair", "none"):
-            raise InputError(f"ScoreNES: gumbel must be 'per_pair' or 'none', got {self.gumbel!r}.")
+        check_choice("ScoreNES: gumbel", self.gumbel, ("per_pair", "none"))
 
     @property
     def num_samples(self) -> int:  # type: ignore[override]

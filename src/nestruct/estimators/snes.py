@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from nestruct.errors import InputError
+from nestruct.errors import InputError, check_choice
 from nestruct.estimators.nes import NES, _Plan
 from nestruct.estimators.shaping import pair_sums
 from nestruct.noise import Noise
@@ -74,8 +74,7 @@ class SNES(NES):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.adapt not in ("tensor", "parameter"):
-            raise InputError(f"SNES: adapt must be 'tensor' or 'parameter', got {self.adapt!r}.")
+        check_choice("SNES: adapt", self.adapt, ("tensor", "parameter"))
         if self.sigma_lr is not None and not 0 <= self.sigma_lr < float("inf"):
             raise InputError(f"SNES: sigma_lr must not be negative, got {self.sigma_lr!r}.")
         if self.minibatch == "per_pair":

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from nestruct.errors import InputError
+from nestruct.errors import InputError, check_choice
 from nestruct.estimators.backpropagation import Backpropagation, masked_mean
 from nestruct.models import StructuredModel
 from nestruct.noise import Noise
@@ -65,10 +65,7 @@ class StructureNES(Backpropagation):
         check_count("StructureNES", "num_samples", self.num_samples, 2)
         check_count("StructureNES", "num_covariance", self.num_covariance, 0)
         check_positive("StructureNES", "ridge", self.ridge)
-        if self.covariance not in ("sampled", "gibbs"):
-            raise InputError(
-                f"StructureNES: covariance must be 'sampled' or 'gibbs', got {self.covariance!r}."
-            )
+        check_choice("StructureNES: covariance", self.covariance, ("sampled", "gibbs"))
 
     def prepare(self, model: nn.Module, batch: Any, *, seed: int = 0) -> None:
         """Refuses what cannot be trained."""

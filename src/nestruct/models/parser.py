@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from nestruct.data import Sentences, Vocabulary
-from nestruct.errors import InputError
+from nestruct.errors import InputError, check_choice
 from nestruct.models.dependency import ArcParser, TreeLanguageModel
 from nestruct.models.parser_population import case_log_likelihood, heads_of, population_losses
 from nestruct.models.structured import StructuredModel, are_hard, overrides_nothing
@@ -94,16 +94,9 @@ class ParserVAE(StructuredModel):
         sizes |= {"mlp_size": mlp_size, "decoder_size": decoder_size}
         for name, size in sizes.items():
             check_count(owner, name, size, 1)
-        choices = {
-            "structure": (structure, _STRUCTURES),
-            "objective": (objective, _OBJECTIVES),
-            "divergence": (divergence, DIVERGENCES),
-        }
-        for name, (value, allowed) in choices.items():
-            if value not in allowed:
-                raise InputError(
-                    f"ParserVAE: {name} must be one of {list(allowed)}, got {value!r}."
-                )
+        check_choice("ParserVAE: structure", structure, _STRUCTURES)
+        check_choice("ParserVAE: objective", objective, _OBJECTIVES)
+        check_choice("ParserVAE: divergence", divergence, DIVERGENCES)
         if not 0 <= word_dropout < float("inf"):
             raise InputError(f"ParserVAE: word_dropout must not be negative, got {word_dropout!r}.")
         if len(vectors) != len(vocabulary.words):

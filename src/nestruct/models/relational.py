@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from nestruct.errors import InputError
+from nestruct.errors import InputError, check_choice
 from nestruct.models.nri import DIMENSIONS, RelationalDecoder, RelationalEncoder
 from nestruct.models.structured import StructuredModel, are_hard, hard_structures, observed
 from nestruct.noise import Noise
@@ -94,14 +94,8 @@ class RelationalVAE(StructuredModel):
         )
         self._rollouts = [(0, self.num_rollout_steps), *self._phases(rollout_curriculum)]
         check_count(owner, "hidden_size", hidden_size, 1)
-        if structure not in _STRUCTURES:
-            raise InputError(
-                f"RelationalVAE: structure must be one of {list(_STRUCTURES)}, got {structure!r}."
-            )
-        if divergence not in DIVERGENCES:
-            raise InputError(
-                f"RelationalVAE: divergence must be one of {list(DIVERGENCES)}, got {divergence!r}."
-            )
+        check_choice("RelationalVAE: structure", structure, _STRUCTURES)
+        check_choice("RelationalVAE: divergence", divergence, DIVERGENCES)
         positive = {"variance": variance, "score_scale": score_scale, "kl_weight": kl_weight}
         for name, value in positive.items():
             check_positive(owner, name, value)

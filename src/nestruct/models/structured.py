@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from nestruct.errors import InputError
+from nestruct.errors import InputError, check_choice
 from nestruct.noise import Noise
 from nestruct.objective import DIVERGENCES, bound_log_probability
 from nestruct.structures import Categorical, Structure
@@ -156,10 +156,10 @@ class StructuredVAE(StructuredModel):
         loss_bound: float | None = None,
     ) -> None:
         super().__init__()
-        if isinstance(likelihood, str) and likelihood not in LIKELIHOODS:
-            raise InputError(f"likelihood must be one of {list(LIKELIHOODS)}, got {likelihood!r}.")
-        if isinstance(divergence, str) and divergence not in DIVERGENCES:
-            raise InputError(f"divergence must be one of {list(DIVERGENCES)}, got {divergence!r}.")
+        if isinstance(likelihood, str):
+            check_choice("likelihood", likelihood, LIKELIHOODS)
+        if isinstance(divergence, str):
+            check_choice("divergence", divergence, DIVERGENCES)
         if not isinstance(structure, Structure):
             raise InputError(
                 f"structure must be one of nestruct's, got {structure!r}; a solver of your own "

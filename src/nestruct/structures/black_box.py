@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from nestruct.errors import InputError
+from nestruct.errors import InputError, check_choice
 from nestruct.structures.base import SizedStructure, check_count
 from nestruct.structures.rows import (
     NO_MEMBER,
@@ -52,8 +52,7 @@ class BlackBox(SizedStructure):
     ) -> None:
         if not callable(solve):
             raise InputError(f"BlackBox: solve must be a function of scores, got {solve!r}.")
-        if backend not in ("torch", "numpy"):
-            raise InputError(f"BlackBox: backend must be 'torch' or 'numpy', got {backend!r}.")
+        check_choice("BlackBox: backend", backend, ("torch", "numpy"))
         self.solve = solve
         sizes = (shape,) if isinstance(shape, int) else tuple(shape)
         self.part_shape = tuple(

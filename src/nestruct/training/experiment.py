@@ -16,7 +16,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from nestruct.data import to_device
 from nestruct.data.sentences import collate
 from nestruct.data.treebank import read_treebank
-from nestruct.errors import InputError, NestructError
+from nestruct.errors import InputError, NestructError, check_choice
 from nestruct.models import ParserVAE
 from nestruct.noise import Purpose, derive_seed
 from nestruct.population.shard import first_rank_decides
@@ -286,8 +286,7 @@ def _measure(recipe: Recipe, model: nn.Module, examples: Any) -> dict[str, float
 
 def _find(run: str | Path, checkpoint: str) -> Checkpoint:
     """A checkpoint of a run; the last one where the best is damaged or not yet there."""
-    if checkpoint not in ("best", "last"):
-        raise InputError(f"checkpoint must be 'best' or 'last', got {checkpoint!r}.")
+    check_choice("checkpoint", checkpoint, ("best", "last"))
     names = ["best", "last"] if checkpoint == "best" else ["last"]
     found, refused = first_good(Path(run) / "checkpoints", names)
     for reason in refused:

@@ -6,7 +6,7 @@ import typing
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from nestruct.errors import InputError, check_name
+from nestruct.errors import InputError, check_choice, check_name
 from nestruct.training.checks import check_value
 
 
@@ -64,11 +64,7 @@ class Training:
             raise InputError(
                 f"training.smoothing_gap must be 0 or at least 4, got {self.smoothing_gap}."
             )
-        if self.matmul_precision not in ("highest", "high"):
-            raise InputError(
-                "training.matmul_precision must be 'highest' or 'high', got "
-                f"{self.matmul_precision!r}."
-            )
+        check_choice("training.matmul_precision", self.matmul_precision, ("highest", "high"))
         if self.max_steps < 0:
             raise InputError(f"training.max_steps must not be negative, got {self.max_steps}.")
         if not self.checkpoint_seconds >= 0:
