@@ -225,7 +225,7 @@ ENGINES = {
 def captured(hidden: int, population: int, device: str) -> Step:
     """The captured step without what the host does around it: key, copy, report, Adam."""
     model, x = build(hidden, device)
-    estimator = nestruct.NES(sigma=SIGMA, population_size=population, graph="on")
+    estimator = nestruct.NES(sigma=SIGMA, population_size=population)
     estimator.backward(model, x, seed=0, step=0)
     assert estimator._graphed is not None
     (((graph, *_), _),) = estimator._graphed.captured.values()

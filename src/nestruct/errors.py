@@ -18,9 +18,12 @@ def first_line(error: Exception) -> str:
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Whether a device or the machine had no memory left; torch says so in RuntimeErrors."""
-    phrases = ("out of memory", "can't allocate memory")
-    return isinstance(error, MemoryError) or any(phrase in str(error) for phrase in phrases)
+    """Whether a GPU or the machine had no memory left; torch says so in RuntimeErrors."""
+    kinds = [kind.__name__ for kind in type(error).__mro__]
+    if "OutOfMemoryError" in kinds or "MemoryError" in kinds:  # torch's own, and Python's
+        return True
+    phrases = ("can't allocate memory", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
+    return any(phrase in str(error) for phrase in phrases)
 
 
 def check_choice(what: str, value: object, allowed: Iterable[str]) -> None:

@@ -10,6 +10,7 @@ CPU and CUDA agree.
 import functools
 import math
 import operator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
@@ -24,6 +25,12 @@ _GOLDEN = 0x9E3779B97F4A7C15
 _FIRST = 0xBF58476D1CE4E5B9
 _SECOND = 0x94D049BB133111EB
 _NORMAL = 1  # what tells the key of normal draws from that of Gumbel draws
+
+
+def forked_generators(device: torch.device | None = None) -> AbstractContextManager[None]:
+    """A context after which torch's generators, the device's too, stand as they did before it."""
+    # Named: else torch starts, and warns of, every GPU of the machine.
+    return torch.random.fork_rng([device] if device is not None and device.type == "cuda" else [])
 
 
 @dataclass(frozen=True)

@@ -312,3 +312,35 @@ def test_savings_step_aside_where_they_do_not_apply(change):
     population = Population(layout.centre(), layout.split(flat), True)
     assert model.population_losses(population, X, NOISE) is NotImplemented
     assert evaluate(model, population, X, NOISE, mode="vmap").shape == (4, 7)
+
+
+@pytest.mark.parametrize("decode", [lambda z: z.sum(), lambda z: z.sum(-1)[..., None] - z])
+@pytest.mark.parametrize(
+    "estimator",
+    [
+        nestruct.NES(sigma=0.1, population_size=4),
+        nestruct.StructureNES(num_samples=4),
+        nestruct.ScoreNES(num_pairs=2),
+        nestruct.SST(temperature=1.0),
+        nestruct.Reinforce(num_samples=2),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_decoder_without_a_number_per_example_is_refused(decode, estimator):
+    class Model(nestruct.StructuredModel):
+        structure = nestruct.KSubset(6, 2)
+
+        def __init__(self):
+            super().__init__()
+            self.scores = torch.nn.Linear(3, 6)
+
+        def encode(self, batch):
+            return self.scores(batch)
+
+        def decode(self, batch, z):
+            return decode(z)
+
+    with pytest.raises(
+        InputError, match=r"Model\.decode must give log p\(x \| z\) of each example"
+    ):
+        estimator.backward(Model(), torch.randn(6, 3), seed=0)

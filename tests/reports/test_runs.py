@@ -144,7 +144,7 @@ def test_values_that_are_no_numbers_are_no_metrics(tmp_path):
     run = read_run(folder)
     assert run.value("first", "loss") is None
     assert metric_names(run.validation) == ["d"]
-    assert metric_names([{"x": math.inf, "step": 1, "epoch": 1.0, "evaluations": 3}]) == []
+    assert metric_names([{"x": math.inf, "step": 1, "evaluations": 3}]) == []
 
 
 def test_runs_that_differ_in_seed_and_device_are_one_group(tmp_path):

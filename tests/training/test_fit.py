@@ -627,12 +627,13 @@ def test_a_folder_that_cannot_be_made(tmp_path):
         train(run=tmp_path / "file" / "run")
 
 
-def test_losses_that_are_not_finite_are_null_and_never_best(tmp_path):
+def test_losses_that_are_not_finite_are_null_and_never_best(tmp_path, capsys):
     def measure(model, batch, noise):
         return {"loss": torch.full((len(batch),), torch.nan)}
 
-    _, result = train(run=tmp_path, metrics=measure)
+    _, result = train(run=tmp_path, metrics=measure, progress=True)
     assert result.best is None
+    assert "No loss on validation data was finite" in capsys.readouterr().out
     values = [line["loss"] for line in metrics(tmp_path) if line["split"] == "validation"]
     assert set(values) == {None}
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from nestruct.data import Sentences, Vocabulary
 from nestruct.estimators import DPP, NES, SST, Reinforce, SparseMAP
 from nestruct.models import ParserVAE, RelationalVAE, StructuredModel
+from nestruct.noise import forked_generators
 
 # Each task's methods; NES comes first, with few members and with as many as in training.
 TASKS: dict[str, tuple[str, ...]] = {
@@ -68,7 +69,7 @@ class Protocol:
 
 def build(task: str, size: int, seed: int, protocol: Protocol) -> tuple[StructuredModel, Any]:
     """A model with random parameters, and a random batch."""
-    with torch.random.fork_rng():
+    with forked_generators():
         torch.manual_seed(seed)
         if task == "relational":
             model: StructuredModel = RelationalVAE(

@@ -23,7 +23,7 @@ from nestruct.cli.report import report
 from nestruct.cli.reproduce import reproduce
 from nestruct.cli.sweep import sweep
 from nestruct.cli.train import train
-from nestruct.errors import NestructError, is_out_of_memory
+from nestruct.errors import NestructError, first_line, is_out_of_memory
 
 VERBS: dict[str, Callable[..., int]] = {
     "train": train,
@@ -45,7 +45,7 @@ FLAGS = {"--tensorboard"}  # their options without a value
 _OUT_OF_MEMORY = (
     "out of memory. Evaluate fewer at a time (estimator.chunk_size or, in bytes, memory_budget for "
     "NES; estimator.num_samples for others), or make training.batch_size or "
-    "training.eval_batch_size smaller; what a run has saved goes on with --resume."
+    "training.eval_batch_size smaller"
 )
 
 
@@ -82,7 +82,7 @@ def _run(words: list[str]) -> int:
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
-        print(f"nestruct: {_OUT_OF_MEMORY}", file=sys.stderr)
+        print(f"nestruct: {_OUT_OF_MEMORY} ({first_line(error)}).", file=sys.stderr)
         return 1
     except OSError as error:
         where = "" if error.filename is None else f"{error.filename}: "

@@ -15,6 +15,7 @@ from nestruct.cli.data import data_lines, data_place
 from nestruct.cli.queue import cores
 from nestruct.data.cache import folder
 from nestruct.models import mlp
+from nestruct.noise import forked_generators
 
 PACKAGES = ("torch", "numpy", "numba", "jaxtyping", "rich", "safetensors", "tomli-w", "tyro")
 EXTRAS = {"matplotlib": "plots", "tensorboard": "tensorboard"}
@@ -150,7 +151,7 @@ def _solve() -> None:
 
 
 def _step() -> None:
-    with torch.random.fork_rng():
+    with forked_generators():
         model = StructuredVAE(mlp(4, 3), mlp(3, 4), Categorical(3))
     report = NES(sigma=0.1, population_size=4).backward(model, torch.ones(2, 4), seed=0)
     if not report.loss.isfinite():

@@ -153,8 +153,8 @@ class _Part:
         cost = duration(self.seconds_left())
         took = "took" if plan.measured else "should take"
         print(
-            f"{self.at_once} at a time. What is left {took} about {cost} on one H200, {plan.jobs} "
-            "side by side; a CPU takes far longer. --budget MINUTES stops and saves."
+            f"{self.at_once} at a time here. On one H200, {plan.jobs} side by side, what is left "
+            f"{took} about {cost}; a CPU takes far longer. --budget MINUTES stops and saves."
         )
 
     def list_runs(self) -> None:

@@ -17,8 +17,9 @@ from nestruct.estimators.base import Stateless, StepReport, check_examples
 from nestruct.models import StructuredModel, hard_structures
 from nestruct.noise import Noise
 from nestruct.population import Layout
-from nestruct.population.evaluate import has_dropout
+from nestruct.population.evaluate import may_capture
 from nestruct.population.graph import GraphedStep
+from nestruct.population.population import like
 from nestruct.population.shard import world_size
 from nestruct.population.watch import Watch
 from nestruct.structures import nan_rows
@@ -81,7 +82,7 @@ class Backpropagation(Stateless):
             stats |= {"failed": (~good).sum(), "usable": good.sum() * finite}
             # A step without a gradient is one without a move: not the end of the model.
             moves = [
-                _like(parameter, torch.where(finite, gradient, 0.0))
+                like(parameter, torch.where(finite, gradient, 0.0))
                 for parameter, gradient in zip(parameters, gradients, strict=True)
             ]
             return moves, stats | {"norm": norm}
@@ -156,8 +157,8 @@ class Backpropagation(Stateless):
     def _watch(self) -> Watch:
         if self._watching is None:
             self._watching = Watch(
-                f"{type(self).__name__}: no loss is finite, or their gradient is not. Look at the "
-                "scores and the decoder; a smaller learning rate may help."
+                f"{type(self).__name__}: no loss is finite, or their gradient is not. Look for "
+                "NaN in the data, the scores and the decoder; a smaller learning rate may help."
             )
         return self._watching
 
@@ -168,17 +169,10 @@ class Backpropagation(Stateless):
 
     def _is_capturable(self, model: StructuredModel) -> bool:
         """Whether a graph of one step can stand for all."""
-        return not has_dropout(model)
+        return may_capture(model, self.graph)
 
     def _adapt(self, stats: dict[str, Tensor]) -> None:
         """Changes the estimator's state after a step: in place, where a captured step reads it."""
-
-
-def _like(parameter: Tensor, gradient: Tensor) -> Tensor:
-    """In the parameter's layout, as torch's own ``.grad`` is: fused optimizers rely on it."""
-    if gradient.stride() == parameter.stride():
-        return gradient
-    return torch.empty_like(parameter).copy_(gradient)
 
 
 def masked_mean(values: Tensor, counts: Tensor) -> Float[Tensor, ""]:

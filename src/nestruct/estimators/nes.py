@@ -15,6 +15,7 @@ from typing import Any, Literal
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 
 from nestruct.data import batch_size, select_rows
 from nestruct.errors import InputError, check_choice, first_line, is_out_of_memory
@@ -23,9 +24,9 @@ from nestruct.estimators.shaping import pair_weights
 from nestruct.noise import Noise
 from nestruct.population import Layout, Population, budget, evaluate, needs_loop
 from nestruct.population.directions import fill_directions
-from nestruct.population.evaluate import CannotVmapError, fixed_dropout, has_dropout, is_training
+from nestruct.population.evaluate import CannotVmapError, fixed_dropout, is_training, may_capture
 from nestruct.population.graph import GraphedStep
-from nestruct.population.population import Filter
+from nestruct.population.population import Filter, like
 from nestruct.population.shard import add_over_ranks, my_pairs
 from nestruct.population.watch import Watch
 from nestruct.structures import nan_rows
@@ -36,7 +37,7 @@ log = logging.getLogger("nestruct")
 
 _ALL_FAILED = (
     "NES: every pair has a member whose loss is not finite. Is the loss finite at the centre? If "
-    "so, sigma may be too large; if not, look at the scores and the decoder."
+    "so, sigma may be too large; if not, look for NaN in the data, the scores and the decoder."
 )
 _CLEARLY_FASTER = 0.6  # of the other's time
 _ROWS_STREAM = -1  # the stream that minibatches of pairs are drawn from
@@ -110,7 +111,6 @@ class NES:
     _plan: _Plan | None = field(default=None, init=False, repr=False)
     _graphed: GraphedStep | None = field(default=None, init=False, repr=False)
     _memory: Tensor | None = field(default=None, init=False, repr=False)
-    _constant: nn.Module | None = field(default=None, init=False, repr=False)  # its buffers
     _watch: Watch = field(default_factory=lambda: Watch(_ALL_FAILED), init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -153,9 +153,13 @@ class NES:
         plan = self._decide(model, layout, batch, seed)
         before = solver_seconds()
 
+        # torch's own layers change their statistics in place: a captured step can do it.
+        in_place = all(isinstance(module, _NormBase) for module in modules if module._buffers)
+
         def one_step(moved: Any, number: Any) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
             found = self._step(model, layout, moved, seed, number, plan)
-            self._update_buffers(model, moved, Noise(seed=seed, step=number))
+            if in_place:
+                _update_buffers(model, moved, Noise(seed=seed, step=number))
             return found
 
         if layout.device.type == "cuda" and self.graph != "off":
@@ -168,17 +172,18 @@ class NES:
                 # All that a captured step takes for granted, and what it must keep alive.
                 key=(id(model), phase, seed, *self._options(), *layout.addresses(modules)),
                 keep=lambda: (model, self._memory),
-                # Dropout draws from torch's generator, which a captured step would not reseed.
-                capturable=lambda: not has_dropout(model),
+                capturable=lambda: may_capture(model, self.graph),
                 changed=list(model.buffers()),
             )
             stats = {name: value.clone() for name, value in stats.items()}  # replays overwrite them
         else:
             gradient, stats = one_step(batch, step)
         for name, piece in gradient.items():
-            layout.parameters[name].grad = piece
+            layout.parameters[name].grad = like(layout.parameters[name], piece)
         self._watch.look(stats["usable"])
         self._adapt(stats)
+        if not in_place:
+            _update_buffers(model, batch, Noise(seed=seed, step=step))
         spent = solver_seconds() - before if layout.device.type == "cpu" else None
         return StepReport(
             loss=stats["mean"],
@@ -220,7 +225,7 @@ class NES:
             try:
                 self._fill(flat, start, noise)
                 self._evaluate(model, layout, flat, start, batch, noise, rows, plan, losses)
-            except RuntimeError as error:
+            except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error) or plan.chunk == 1:
                     raise
                 plan.chunk = max(1, plan.chunk // 2)
@@ -244,17 +249,6 @@ class NES:
                     pieces[name].mul_(mask)
         stats["norm"] = torch.linalg.vector_norm(gradient)
         return layout.split(gradient), stats
-
-    def _update_buffers(self, model: nn.Module, batch: Any, noise: Noise) -> None:
-        """One forward at the centre, so that running statistics follow it."""
-        buffers = list(model.buffers())
-        if not buffers or not is_training(model) or self._constant is model:
-            return
-        before = [buffer._version for buffer in buffers]
-        with torch.no_grad(), nan_rows(), fixed_dropout(model, noise):
-            model.loss(batch, noise)  # type: ignore[operator]
-        if before == [buffer._version for buffer in buffers]:  # tables: nothing to follow
-            self._constant = model
 
     # What a search law with more to learn than its centre does otherwise: see `SNES`.
 
@@ -417,6 +411,13 @@ class NES:
         mode = "loop" if spent["loop"] < _CLEARLY_FASTER * spent["vmap"] else "vmap"
         times = ", ".join(f"{name} {1e3 * s / pairs:.1f} ms" for name, s in spent.items())
         return mode, f"a pair takes {times}"
+
+
+def _update_buffers(model: nn.Module, batch: Any, noise: Noise) -> None:
+    """One forward at the centre, so that running statistics follow it."""
+    if list(model.buffers()) and is_training(model):
+        with torch.no_grad(), nan_rows(), fixed_dropout(model, noise):
+            model.loss(batch, noise)  # type: ignore[operator]
 
 
 def _check_options(nes: NES) -> None:

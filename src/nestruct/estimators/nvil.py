@@ -23,7 +23,7 @@ from nestruct.estimators.backpropagation import masked_mean
 from nestruct.estimators.reinforce import Reinforce
 from nestruct.models import StructuredModel, mlp
 from nestruct.models.structured import observed
-from nestruct.noise import Noise, Purpose, derive_seed
+from nestruct.noise import Noise, Purpose, derive_seed, forked_generators
 from nestruct.structures.base import check_count
 
 
@@ -77,7 +77,7 @@ class NVIL(Reinforce):
         super().prepare(model, batch, seed=seed)
         like, inputs = next(model.parameters()), observed(batch)[0].numel()
         if self._network is None:
-            with torch.random.fork_rng([like.device] if like.is_cuda else []):
+            with forked_generators(like.device):
                 torch.manual_seed(derive_seed(seed, Purpose.BASELINE))
                 self._network = mlp(inputs, self.hidden_size, 1)
             nn.init.zeros_(self._network[-1].weight)  # type: ignore[arg-type]
@@ -121,7 +121,7 @@ class NVIL(Reinforce):
         self._variance.copy_(state["variance"])
         if "network" in state:
             if self._network is None:
-                with torch.random.fork_rng([]):
+                with forked_generators():
                     self._network = mlp(state["network"]["0.weight"].shape[1], self.hidden_size, 1)
             self._network.load_state_dict(state["network"])
 

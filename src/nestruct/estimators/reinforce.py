@@ -109,8 +109,7 @@ class Reinforce(Backpropagation):
                 f"{owner}: sampler 'mcmc' swaps edges of SpanningTree; for {structure!r} say "
                 "sampler='exact'."
             )
-        for parameter in model.parameters():
-            self._mean = self._mean.to(parameter.device)
+        self._mean = self._mean.to(next(model.parameters()).device)
 
     def state_dict(self) -> dict[str, Any]:
         """The moving average, where it is the baseline."""

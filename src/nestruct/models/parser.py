@@ -152,6 +152,11 @@ class ParserVAE(StructuredModel):
         """Words of each sentence."""
         return batch.lengths
 
+    @property
+    def capturable(self) -> bool:  # type: ignore[override]
+        """Not as a VAE: distinct cases are counted on the host, and in a graph each is computed."""
+        return self.objective != "vae"
+
     def loss_at(self, batch: Sentences, scores: Tensor, z: Tensor) -> Tensor:
         """The negative ELBO per word of each sentence, at given trees."""
         if self.objective != "vae":

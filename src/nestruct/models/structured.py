@@ -49,6 +49,8 @@ class StructuredModel(nn.Module):
     """A model with a discrete latent structure; a subclass gives `encode` and `decode`."""
 
     structure: Structure
+    capturable: bool = True
+    """Whether ``graph="auto"`` may capture its steps in a CUDA graph, which knows no shortcuts."""
 
     def encode(self, batch: Any) -> Tensor:
         """Scores ``[batch, *parts]``."""
@@ -75,7 +77,13 @@ class StructuredModel(nn.Module):
 
     def loss_at(self, batch: Any, scores: Tensor, z: Tensor) -> Tensor:
         """The negative ELBO per example at given structures: ``[..., batch]`` as `decode`."""
-        return self.divergence(scores, batch) - self.decode(batch, z)
+        found, expected = self.decode(batch, z), z.shape[: z.dim() - scores.dim() + 1]
+        if found.shape != expected:
+            raise InputError(
+                f"{type(self).__name__}.decode must give log p(x | z) of each example, shape "
+                f"[..., batch] = {tuple(expected)}; got {tuple(found.shape)}."
+            )
+        return self.divergence(scores, batch) - found
 
     def loss(self, batch: Any, noise: Noise) -> Tensor:
         """The negative ELBO per example at perturb-and-MAP samples: all that NES sees."""

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from nestruct.noise import Noise
-from nestruct.population.evaluate import forked_generators
+from nestruct.noise import Noise, forked_generators
 from nestruct.structures import nan_rows
 
 
@@ -41,7 +40,8 @@ def activation_bytes(model: nn.Module, batch: Any, noise: Noise) -> int:
     counter = _Counter()
     copies = {name: buffer.clone() for name, buffer in model.named_buffers()}
     try:
-        with torch.no_grad(), nan_rows(), forked_generators(model), counter:
+        device = next(model.parameters()).device
+        with torch.no_grad(), nan_rows(), forked_generators(device), counter:
             model.loss(batch, noise)  # type: ignore[operator]
     finally:
         for name, buffer in model.named_buffers():

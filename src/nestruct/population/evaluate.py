@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from nestruct.data import batch_size, select_rows
 from nestruct.errors import InputError
-from nestruct.noise import Noise, derive_seed
+from nestruct.noise import Noise, derive_seed, forked_generators
 from nestruct.population.population import Population
 from nestruct.structures import nan_rows
 
@@ -76,6 +76,16 @@ def needs_loop(model: nn.Module) -> bool:
 def is_training(model: nn.Module) -> bool:
     """Whether any part of a model is in training, where layers may edit buffers or draw."""
     return any(module.training for module in model.modules())
+
+
+def may_capture(model: nn.Module, graph: str) -> bool:
+    """Whether a step may be captured in a CUDA graph.
+
+    Dropout draws from torch's own generator, which a captured step would not reseed. A model whose
+    ``capturable`` is false is faster without (`StructuredModel.capturable`); ``on`` insists.
+    """
+    wanted = graph == "on" or getattr(model, "capturable", True)
+    return wanted and not has_dropout(model)
 
 
 def has_dropout(model: nn.Module) -> bool:
@@ -184,16 +194,9 @@ def fixed_dropout(model: nn.Module, noise: Noise):
     if not is_training(model) or isinstance(noise.step, Tensor):
         yield
         return
-    with forked_generators(model):
+    with forked_generators(next(model.parameters()).device):
         torch.manual_seed(derive_seed(noise.seed, noise.step))
         yield
-
-
-def forked_generators(model: nn.Module):
-    """A context after which torch's generators, where the model is, stand as they did before."""
-    device = next(model.parameters()).device
-    # Named: else torch starts, and warns of, every GPU of the machine.
-    return torch.random.fork_rng([device] if device.type == "cuda" else [])
 
 
 def _check_losses(losses: Any, examples: int) -> None:

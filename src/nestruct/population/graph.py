@@ -17,16 +17,11 @@ _MAX_CAPTURED = 4
 
 
 class GraphedStep:
-    """Captures ``step(batch, counter)`` once for each shape of batch; replays it from then on.
-
-    A capture costs three steps. So unless ``strict`` a step is captured when its shape comes twice
-    in a row: batches of sentences, whose lengths go up and down, are not captured over and over.
-    """
+    """Captures ``step(batch, counter)`` once for each shape of batch; replays it from then on."""
 
     def __init__(self, strict: bool) -> None:
         self.strict = strict
         self.captured: dict[Any, Any] = {}
-        self._last: Any = None
 
     def __call__(
         self,
@@ -58,20 +53,19 @@ class GraphedStep:
             if self.strict:
                 raise
             return step(batch, number)  # a batch of a type of its own: its tensors are not known
-        if not capturable():
-            return step(batch, number)
         key = (*key, torch.get_float32_matmul_precision())
         key = (*key, *((tensor.shape, tensor.dtype) for tensor in fresh))
         if key not in self.captured:
-            again, self._last = key == self._last, key
-            if not (again or self.strict):
-                return step(batch, torch.full((), number, device=fresh[0].device))
             if len(self.captured) == _MAX_CAPTURED:  # forget the oldest, and its memory
                 del self.captured[next(iter(self.captured))]
-            before = [tensor.clone() for tensor in changed]
-            entry = self._capture(step, batch, number)
-            for tensor, value in zip(changed, before, strict=True):
-                tensor.copy_(value)
+            entry = None
+            if capturable():
+                before = [tensor.clone() for tensor in changed]
+                try:
+                    entry = self._capture(step, batch, number)
+                finally:
+                    for tensor, value in zip(changed, before, strict=True):
+                        tensor.copy_(value)
             self.captured[key] = entry, keep()
         entry, _ = self.captured[key]
         if entry is None:
@@ -91,10 +85,12 @@ class GraphedStep:
         try:
             stream = torch.cuda.Stream()
             stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(stream):
-                for _ in range(2):
-                    step(copy, counter)
-            torch.cuda.current_stream().wait_stream(stream)
+            try:
+                with torch.cuda.stream(stream):
+                    for _ in range(2):
+                        step(copy, counter)
+            finally:
+                torch.cuda.current_stream().wait_stream(stream)
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph):
                 result = step(copy, counter)

@@ -168,3 +168,10 @@ def _choose(model: nn.Module, chosen: Filter) -> dict[str, nn.Parameter]:
             f"{', '.join(list(everything)[:8])}{', ...' if len(everything) > 8 else ''}."
         )
     return {name: everything[name] for name in everything if name in names}
+
+
+def like(parameter: Tensor, gradient: Tensor) -> Tensor:
+    """In the parameter's layout, as torch's own ``.grad`` is: fused optimizers rely on it."""
+    if gradient.stride() == parameter.stride():
+        return gradient
+    return torch.empty_like(parameter).copy_(gradient)

@@ -11,7 +11,7 @@ from typing import Any
 from nestruct.reports.runs import Record, Run
 
 # What may differ between repeats of one configuration.
-REPEAT_KEYS = {"seed", "device", "run", "run_dir"}
+REPEAT_KEYS = {"seed", "device"}
 # What a label need not say where something else differs: how often a run looked at itself, how the
 # same numbers were computed, and what goes with the rest of the configuration.
 UNTOLD_KEYS = {

@@ -17,7 +17,7 @@ from nestruct.errors import InputError
 Record = dict[str, Any]
 
 # What a record says about the moment it was written; every other number in it is a metric.
-POSITION_KEYS = {"step", "epoch", "evaluations", "best_step"}
+POSITION_KEYS = {"step", "evaluations", "best_step"}
 # The likelihood's variance with which the ELBO of graph layouts is published: with another one,
 # what a run calls loss_published cannot be compared.
 PUBLISHED_VARIANCE = 5e-5

@@ -1,4 +1,4 @@
-"""Whether what a person wrote can be used: names with a suggestion, values against annotations."""
+"""Whether a value that a person wrote fits the annotation of its option."""
 
 import numbers
 import types

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from nestruct.data import batch_size as num_examples
 from nestruct.data import device_of, slices
 from nestruct.errors import InputError
-from nestruct.noise import Noise, derive_seed
+from nestruct.noise import Noise, derive_seed, forked_generators
 from nestruct.structures import nan_rows
 
 RESERVED = ("step", "split", "best_step", "evaluations", "timing")
@@ -53,7 +53,7 @@ def evaluate(
         raise InputError("There is nothing to evaluate on: the data have no examples.")
     totals: dict[str, float] = {}
     weights: dict[str, float] = {}
-    with as_in_use(model), torch.random.fork_rng([device] if device.type == "cuda" else []):
+    with as_in_use(model), forked_generators(device):
         torch.manual_seed(derive_seed(seed))  # for models that draw from torch's own generator
         for rows, batch in slices(data, batch_size):
             values = measure(model, batch, Noise(seed=seed, example=rows))

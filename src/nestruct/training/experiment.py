@@ -18,7 +18,7 @@ from nestruct.data.sentences import collate
 from nestruct.data.treebank import read_treebank
 from nestruct.errors import InputError, NestructError, check_choice
 from nestruct.models import ParserVAE
-from nestruct.noise import Purpose, derive_seed
+from nestruct.noise import Purpose, derive_seed, forked_generators
 from nestruct.population.shard import first_rank_decides
 from nestruct.training.attachment import can_count, note_attachment
 from nestruct.training.checkpoint import Checkpoint, first_good
@@ -61,7 +61,7 @@ def build_model(recipe: Recipe, data: Any, start: int = 0) -> nn.Module:
     """The untrained model; its first parameters depend on the recipe's seed and the start alone."""
     given = PARTS["model"][recipe.model.name].given
     stream = (Purpose.PARAMETERS, start) if start else (Purpose.PARAMETERS,)
-    with torch.random.fork_rng([]):
+    with forked_generators():
         torch.manual_seed(derive_seed(recipe.seed, *stream))
         return _make("model", recipe.model, **{name: getattr(data, name) for name in given})
 

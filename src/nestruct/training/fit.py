@@ -20,7 +20,7 @@ from nestruct.data import batch_size, make_minibatches, select_rows, to_device
 from nestruct.errors import InputError, check_name
 from nestruct.estimators.smoothing import smoothing_gap
 from nestruct.models import StructuredModel
-from nestruct.noise import Purpose, derive_seed
+from nestruct.noise import Purpose, derive_seed, forked_generators
 from nestruct.population.shard import (
     first_rank_decides,
     my_rank,
@@ -260,7 +260,7 @@ def fit(
             best_model=best_model,
             note_details=note_details,
         )
-        stack.enter_context(torch.random.fork_rng([device] if device.type == "cuda" else []))
+        stack.enter_context(forked_generators(device))
         stack.enter_context(display)
         for text in notes:
             display.note(text)

@@ -159,6 +159,11 @@ class Loop:
             self.note_details("last", now.step)
         if self.best_model is not None:
             self.model.load_state_dict(self.best_model)
+        elif self.validation is not None:
+            self.display.note(
+                f"No {self.settings.metric} on validation data was finite, so no parameters are "
+                "the best: look for NaN in these data."
+            )
         if self.test is not None:
             now.test = self.measure(self.test)
             self._record("test", now.test, best_step=now.best_step)

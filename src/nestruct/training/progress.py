@@ -87,7 +87,8 @@ class Display:
             self.evaluation = f"validation {self.metric} {number(values[self.metric])}"
         if self._bar is None or record["split"] == "test":
             text = "  ".join(f"{name} {number(value)}" for name, value in values.items())
-            self.note(f"step {record['step']} {record['split']}: {text}")
+            best = record.get("best_step")  # whose parameters are tested
+            self.note(f"step {record['step'] if best is None else best} {record['split']}: {text}")
 
     def _describe(self, record: Record) -> str:
         """What matters most comes first: a narrow terminal shows as much as fits."""

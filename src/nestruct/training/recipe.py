@@ -126,6 +126,9 @@ def apply_override(tables: dict[str, Any], override: str) -> None:
     if not dot:
         if key in TABLES:
             raise InputError(f"{key} is a table: set its options, like {key}.OPTION={text}.")
+        owners = [name for name in TABLES if key in tables.get(name, {})]
+        if owners and key not in TOP:
+            raise InputError(f"{key} is an option of a table: say {owners[0]}.{key}={text}.")
         check_name("A recipe's key", key, TOP)
         tables[key] = parse_value(text) if TOP[key] is not str else text
         return
