@@ -153,7 +153,7 @@ class _Part:
         cost = duration(self.seconds_left())
         took = "took" if plan.measured else "should take"
         print(
-            f"{self.at_once} at a time here. On one H200, {plan.jobs} side by side, what is left "
+            f"{self.at_once} at a time here; on one H200, {plan.jobs} side by side, what is left "
             f"{took} about {cost}; a CPU takes far longer. --budget MINUTES stops and saves."
         )
 
