@@ -198,6 +198,9 @@ def test_a_later_phase_without_the_one_before_says_so(phases, tmp_path, capsys):
     assert "Is --init-from DIR missing?" in capsys.readouterr().out
     assert run("train", "parser-tiny", *words[2:], "--run", tmp_path / "y") == 0
     assert "--init-from" not in capsys.readouterr().out
+    words = ["train", "parser-tiny-nes", "--max-steps", 0]
+    assert run(*words, "--init-from", phases / "parser", "--run", tmp_path / "z") == 0
+    assert "trained a parser, no decoder" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

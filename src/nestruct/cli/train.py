@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 import torch.distributed as dist
@@ -71,12 +71,7 @@ def train(
         raise InputError(f"Say where to: nestruct train {recipe} --run DIR.")
     else:
         tables, folder = read_recipe(recipe, overrides), run
-        if init_from is None and tables.get("model", {}).get("objective") in ("decoder", "vae"):
-            print(
-                f"{recipe} goes on with what another run learnt, and none is named: it starts from "
-                "nothing. Is --init-from DIR missing?",
-                flush=True,
-            )
+        _say_what_is_missing(recipe, tables, init_from)
     if seed is not None:
         tables["seed"] = seed
     if max_steps is not None:
@@ -128,3 +123,22 @@ def _say(result: FitResult, folder: Path) -> None:
             tested = "" if test is None else f", test {number(test)}"
             print(f"  {name}: {number(first)} at first, {number(result.best[name])} best{tested}")
     print(f"The run is in {folder}; see it with: nestruct report {folder} -o page.html")
+
+
+def _say_what_is_missing(recipe: str, tables: dict[str, Any], init_from: Path | None) -> None:
+    """A parser is trained in three phases, and each goes on with what the one before it learnt."""
+    objective = tables.get("model", {}).get("objective")
+    if init_from is None and objective in ("decoder", "vae"):
+        print(
+            f"{recipe} goes on with what another run learnt, and none is named: it starts from "
+            "nothing. Is --init-from DIR missing?",
+            flush=True,
+        )
+    elif init_from is not None and objective == "vae":
+        before = read_config(init_from).get("model", {}).get("objective")
+        if before == "parser":
+            print(
+                f"{init_from} trained a parser, no decoder, so {recipe} starts with a random one. "
+                "Is the phase between missing, decoder-source?",
+                flush=True,
+            )
