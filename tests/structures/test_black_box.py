@@ -169,3 +169,8 @@ def test_mistakes_in_its_options_are_refused():
         BlackBox(None, (2,))
     with pytest.raises(InputError, match="every entry of shape"):
         BlackBox(lambda s: s, (2, -1))
+
+
+def test_a_function_without_a_return_is_named():
+    with pytest.raises(InputError, match="returned nothing; it must return 0 and 1"):
+        nestruct.BlackBox(lambda scores: None, 3).argmax(torch.zeros(2, 3))

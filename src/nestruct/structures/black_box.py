@@ -92,6 +92,8 @@ class BlackBox(SizedStructure):
         return z.to(dtype=rows.dtype, device=rows.device)
 
     def _as_tensor(self, result: Any, expected: tuple[int, ...]) -> Tensor:
+        if result is None:
+            raise InputError(f"{self!r}: the function returned nothing; it must return 0 and 1.")
         if not isinstance(result, Tensor):
             try:
                 array = np.ascontiguousarray(result)
