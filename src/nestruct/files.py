@@ -7,6 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+GZIP = b"\x1f\x8b"  # how such a file starts
+BOM = "\N{ZERO WIDTH NO-BREAK SPACE}"  # some editors put it at the start of a file
+
 
 @contextlib.contextmanager
 def open_whole(path: Path) -> Iterator[BinaryIO]:

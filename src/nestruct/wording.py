@@ -1,6 +1,7 @@
-"""Numbers as people read them: metrics, counts, times. Progress, tables and pages share them."""
+"""Numbers and options as people read them; progress, tables and pages share these."""
 
 import math
+from typing import Any
 
 
 def number(value: float | None, like: float | None = None) -> str:
@@ -48,3 +49,19 @@ def duration(seconds: float) -> str:
     if minutes < 60:
         return f"{minutes} min {rest:02d} s" if rest else f"{minutes} min"
     return f"{minutes // 60:,} h {minutes % 60:02d} min"
+
+
+def flatten(tables: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested tables as one, each option by its full name; tuples as lists, as TOML has them.
+
+    Example:
+        >>> flatten({"seed": 1, "model": {"depth": 2}})
+        {'seed': 1, 'model.depth': 2}
+    """
+    flat: dict[str, Any] = {}
+    for key, value in tables.items():
+        if isinstance(value, dict):
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = list(value) if isinstance(value, tuple) else value
+    return flat

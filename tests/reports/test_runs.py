@@ -9,8 +9,8 @@ import pytest
 
 from nestruct import InputError
 from nestruct.reports import group_runs, read_run
-from nestruct.reports.groups import flatten
 from nestruct.reports.runs import metric_names
+from nestruct.wording import flatten
 
 CONFIG = """recipe = "tiny"
 title = "{title}"

@@ -18,9 +18,9 @@ import numpy as np
 from jaxtyping import Float
 
 from nestruct.errors import InputError
+from nestruct.files import BOM, GZIP
 
-_GZIP, _ZIP = b"\x1f\x8b", b"PK\x03\x04"
-_BOM = "\N{ZERO WIDTH NO-BREAK SPACE}"  # some editors put it at the start of a file
+_ZIP = b"PK\x03\x04"
 _HEADER = re.compile(r"[0-9]{1,18} [0-9]{1,18}")
 
 
@@ -44,7 +44,7 @@ def read_embeddings(
             return _read_archive(path, words)
         with contextlib.ExitStack() as stack:
             text: Any = stack.enter_context(path.open("rb"))
-            if start.startswith(_GZIP):
+            if start.startswith(GZIP):
                 text = stack.enter_context(gzip.GzipFile(fileobj=text))
             return _read_text(text, path, words)
     except (EOFError, zlib.error, gzip.BadGzipFile, zipfile.BadZipFile):
@@ -93,7 +93,7 @@ def _read_text(
             text = raw.decode("utf-8").rstrip(" \r\n")
         except UnicodeDecodeError:
             raise InputError(f"{path}, line {number}: it is not UTF-8.") from None
-        text = text.removeprefix(_BOM) if number == 1 else text
+        text = text.removeprefix(BOM) if number == 1 else text
         if not text:
             continue
         if size is None and _HEADER.fullmatch(text):

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from nestruct.errors import InputError
-from nestruct.files import open_whole
+from nestruct.files import BOM, GZIP, open_whole
 
 log = logging.getLogger("nestruct")
 
@@ -30,8 +30,6 @@ _ID, _FORM, _HEAD, _LABEL = 0, 1, 6, 7
 _MAX_DIGITS = 9
 _EXTRA = re.compile(rf"[0-9]{{1,{_MAX_DIGITS}}}[-.][0-9]{{1,{_MAX_DIGITS}}}")
 _WITHOUT_BREAKS = re.compile(r"[^\t\r\n]*")
-_GZIP = b"\x1f\x8b"
-_BOM = "\N{ZERO WIDTH NO-BREAK SPACE}"  # some editors put it at the start of a file
 
 
 @dataclass(frozen=True)
@@ -286,9 +284,9 @@ def _standard_input() -> BinaryIO:
 
 def _unpacked(file: Any) -> Iterator[bytes]:
     if hasattr(file, "peek"):
-        packed = file.peek(2)[:2] == _GZIP
+        packed = file.peek(2)[:2] == GZIP
     else:  # what lies in memory
-        packed = file.read(2) == _GZIP
+        packed = file.read(2) == GZIP
         file.seek(0)
     if not packed:
         yield from file
@@ -309,7 +307,7 @@ def _parse(lines: list[bytes], trees: bool, single_root: bool) -> Sentence:
         except UnicodeDecodeError as error:
             bad = error.object[error.start]
             raise _BadLineError(place, f"it is not UTF-8 (byte 0x{bad:02x})") from None
-        line = line.removeprefix(_BOM).rstrip("\r\n")
+        line = line.removeprefix(BOM).rstrip("\r\n")
         if not line.strip() or line.startswith("#"):
             continue
         columns = line.split("\t")

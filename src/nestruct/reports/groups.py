@@ -4,11 +4,11 @@ import json
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from importlib import resources
 from typing import Any
 
 from nestruct.reports.runs import Record, Run
+from nestruct.wording import flatten
 
 # What may differ between repeats of one configuration.
 REPEAT_KEYS = {"seed", "device"}
@@ -108,22 +108,6 @@ def differences(run: Run, others: Sequence[Run]) -> list[str]:
     return [_part(key, config[key]) for key in told[:MOST_TOLD]]
 
 
-def flatten(table: Record, prefix: str = "") -> Record:
-    """Nested tables as one, the keys joined with dots.
-
-    Example:
-        >>> flatten({"seed": 1, "model": {"depth": 2}})
-        {'seed': 1, 'model.depth': 2}
-    """
-    flat: Record = {}
-    for key, value in table.items():
-        flat |= (
-            flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
-        )
-    return flat
-
-
-@cache
 def _shipped(recipe: str) -> Record:
     """The recipe of that name in this package; empty where it has none."""
     for file in (resources.files("nestruct") / "recipes").iterdir():

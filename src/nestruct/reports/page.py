@@ -22,7 +22,7 @@ from nestruct.reports.attachment import attachment_charts, attachment_tables
 from nestruct.reports.charts import draw_chart, swatch
 from nestruct.reports.comparison import comparisons
 from nestruct.reports.gaps import gap_tables
-from nestruct.reports.groups import REPEAT_KEYS, Group, flatten, group_runs, own_title
+from nestruct.reports.groups import REPEAT_KEYS, Group, group_runs, own_title
 from nestruct.reports.methods import in_order, methods_table
 from nestruct.reports.parsing import parsing_tables
 from nestruct.reports.payload import payload
@@ -33,6 +33,7 @@ from nestruct.reports.sizes import size_tables
 from nestruct.reports.summary import cost_table, results_table, sentence
 from nestruct.reports.tables import NOTHING, Table, to_html
 from nestruct.reports.trajectories import trajectories
+from nestruct.wording import flatten
 
 # What is no one else's: shown with the run, not in the table of environments.
 ORIGIN_KEYS = ("command", "started")

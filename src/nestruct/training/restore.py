@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from nestruct.errors import InputError
 from nestruct.training.checkpoint import Checkpoint, first_good
 from nestruct.training.loop import Progress
+from nestruct.wording import flatten
 
 # What may differ between the sessions of a run without a word.
 _FREE = {"title", "device", "training.max_steps", "training.checkpoint_seconds"}
@@ -60,7 +61,7 @@ def find_best_model(path: Path, now: Progress, notes: list[str]) -> dict[str, An
 
 def compare_configs(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     """What differs from how the run began, one note each; another seed would be another run."""
-    before, after = _flat(old), _flat(new)
+    before, after = flatten(old), flatten(new)
     if before.get("seed") != after.get("seed"):
         raise InputError(
             f"This run began with seed {before.get('seed')}, not {after.get('seed')}: resume it "
@@ -107,13 +108,3 @@ def _load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> 
         for name, value in values.items():
             if isinstance(value, Tensor) and current[name].dtype != value.dtype:
                 current[name] = value.to(current[name].device)
-
-
-def _flat(tables: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in tables.items():
-        if isinstance(value, dict):
-            flat |= _flat(value, f"{prefix}{key}.")
-        else:
-            flat[prefix + key] = list(value) if isinstance(value, tuple) else value
-    return flat
