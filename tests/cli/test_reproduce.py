@@ -37,7 +37,7 @@ def test_every_run_of_every_plan_can_be_trained(name, tiny):
 def test_table_2_has_every_pair_whole_and_one_start_for_all_its_seeds():
     plan, (_, table, _) = read_plan("table2"), published_tables()
     runs = list(plan.runs())
-    assert len(runs) == 6 * (3 + 7 * 3)
+    assert len(runs) == 6 * (3 + 8 * 3)
     firsts = [entry.name for entry, _ in runs[:9]]
     assert all(name.startswith("gl_treegal-gl_ctg-") for name in firsts)  # one pair, then others
     pairs = {}
