@@ -34,8 +34,8 @@ from nestruct.wording import duration
 _SCALING = "figure2"
 _SCALING_TITLE = "Figure 2: seconds of one training step against the size of the structure"
 _SCALING_COST = (
-    "About an hour on one core of a CPU, where 108 of its 250 measurements took 15 minutes, and a "
-    "quarter of that on an H200 (docs/scaling.md). --budget MINUTES stops and saves."
+    "About an hour on one core of a CPU and a quarter of one on an H200, where 108 and 50 of its "
+    "250 measurements took 15 and 3 minutes (docs/scaling.md). --budget MINUTES stops and saves."
 )
 
 

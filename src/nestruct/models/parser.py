@@ -164,11 +164,13 @@ class ParserVAE(StructuredModel):
                 f"ParserVAE: the objective {self.objective!r} has no latent tree; train it with "
                 "the estimator Supervised, or say objective='vae'."
             )
-        if self.kl == "paper-appendix":
-            kl = DIVERGENCES[self.kl](self.structure, scores, z, batch.lengths)
-        else:
-            kl = self.divergence(scores, batch)
-        return (kl - self.decode(batch, z)) / batch.lengths
+        return super().loss_at(batch, scores, z) / batch.lengths
+
+    def divergence_at(self, scores: Tensor, batch: Sentences, z: Tensor) -> Tensor:
+        """The KL term at given trees: the paper's appendix has one that depends on them."""
+        if self.kl != "paper-appendix":
+            return self.divergence(scores, batch)
+        return DIVERGENCES[self.kl](self.structure, scores, z, batch.lengths)
 
     def loss(self, batch: Sentences, noise: Noise) -> Float[Tensor, " batch"]:
         """What the objective says, per word of each sentence."""

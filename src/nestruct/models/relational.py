@@ -199,12 +199,11 @@ class RelationalVAE(StructuredModel):
         published = {"loss_published": (kl - reconstruction) / self.num_nodes}
         return super().metrics(batch, noise) | published
 
-    def loss_at(self, batch: Any, scores: Tensor, z: Tensor) -> Tensor:
-        """The negative ELBO per example at given structures."""
+    def divergence_at(self, scores: Tensor, batch: Any, z: Tensor) -> Tensor:
+        """The KL term at given structures: the paper's appendix has one that depends on them."""
         if self.kl != "paper-appendix":
-            return super().loss_at(batch, scores, z)
-        kl = self.kl_weight * DIVERGENCES[self.kl](self.structure, scores, z, None)
-        return kl - self.decode(batch, z)
+            return self.divergence(scores, batch)
+        return self.kl_weight * DIVERGENCES[self.kl](self.structure, scores, z, None)
 
     def _positions(self, batch: Any) -> Float[Tensor, "batch nodes times 2"]:
         x = observed(batch)

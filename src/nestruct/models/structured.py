@@ -64,6 +64,10 @@ class StructuredModel(nn.Module):
         """The KL term, one per example; none by default."""
         return scores.new_zeros(scores.shape[0])
 
+    def divergence_at(self, scores: Tensor, batch: Any, z: Tensor) -> Tensor:
+        """The KL term at given structures, where it depends on them; `divergence` by default."""
+        return self.divergence(scores, batch)
+
     def lengths(self, batch: Any) -> Tensor | None:
         """Words per example, where the structure is a dependency tree over sentences."""
         return None
@@ -83,7 +87,7 @@ class StructuredModel(nn.Module):
                 f"{type(self).__name__}.decode must give log p(x | z) of each example, shape "
                 f"[..., batch] = {tuple(expected)}; got {tuple(found.shape)}."
             )
-        return self.divergence(scores, batch) - found
+        return self.divergence_at(scores, batch, z) - found
 
     def loss(self, batch: Any, noise: Noise) -> Tensor:
         """The negative ELBO per example at perturb-and-MAP samples: all that NES sees."""
@@ -197,12 +201,11 @@ class StructuredVAE(StructuredModel):
             return self.kl(scores, batch)
         return DIVERGENCES[self.kl](self.structure, scores, None, self.lengths(batch))
 
-    def loss_at(self, batch: Any, scores: Tensor, z: Tensor) -> Tensor:
-        """The negative ELBO per example at given structures."""
+    def divergence_at(self, scores: Tensor, batch: Any, z: Tensor) -> Tensor:
+        """The KL term at given structures: the paper's appendix has one that depends on them."""
         if self.kl != "paper-appendix":
-            return super().loss_at(batch, scores, z)
-        kl = DIVERGENCES["paper-appendix"](self.structure, scores, z, self.lengths(batch))
-        return kl - self.decode(batch, z)
+            return self.divergence(scores, batch)
+        return DIVERGENCES["paper-appendix"](self.structure, scores, z, self.lengths(batch))
 
     def _log_likelihood(self, parameters: Tensor, batch: Any) -> Tensor:
         if callable(self.likelihood):
@@ -292,7 +295,8 @@ _SAVED_LAYERS = {
 
 def overrides_nothing(model: StructuredModel, kind: type[StructuredModel], *more: str) -> bool:
     """Whether a model's loss is that of a class: a subclass overrides no method behind it."""
-    methods = ("encode", "decode", "divergence", "loss", "loss_at", "lengths", "_perturb", *more)
+    methods = ("encode", "decode", "divergence", "divergence_at", "loss", "loss_at", "lengths")
+    methods += ("_perturb", *more)
     return all(getattr(type(model), name) is getattr(kind, name) for name in methods)
 
 

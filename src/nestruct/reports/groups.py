@@ -4,6 +4,7 @@ import json
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib import resources
 from typing import Any
 
@@ -108,6 +109,7 @@ def differences(run: Run, others: Sequence[Run]) -> list[str]:
     return [_part(key, config[key]) for key in told[:MOST_TOLD]]
 
 
+@cache
 def _shipped(recipe: str) -> Record:
     """The recipe of that name in this package; empty where it has none."""
     for file in (resources.files("nestruct") / "recipes").iterdir():
