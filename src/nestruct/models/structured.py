@@ -295,8 +295,8 @@ _SAVED_LAYERS = {
 
 def overrides_nothing(model: StructuredModel, kind: type[StructuredModel], *more: str) -> bool:
     """Whether a model's loss is that of a class: a subclass overrides no method behind it."""
-    methods = ("encode", "decode", "divergence", "divergence_at", "loss", "loss_at", "lengths")
-    methods += ("_perturb", *more)
+    behind = ("encode", "decode", "divergence", "divergence_at", "loss", "loss_at", "lengths")
+    methods = (*behind, "_perturb", *more)
     return all(getattr(type(model), name) is getattr(kind, name) for name in methods)
 
 
