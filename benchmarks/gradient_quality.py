@@ -63,6 +63,8 @@ def mean_gradient(model: Any, estimator: Any, batch: Any, trials: int, first: in
 
 def warm_up(model: Any, estimator: Any, others: Sequence[Any], steps: int) -> None:
     """Gives moving averages their time, and a baseline's network its training, on other data."""
+    if not (isinstance(estimator, nestruct.NVIL) or getattr(estimator, "baseline", "") == "ema"):
+        return  # nothing to warm up
     adam = None
     for step in range(steps):
         next(estimates(model, estimator, others[step % len(others)], 1, 10**7 + step))
@@ -139,6 +141,7 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    torch.set_float32_matmul_precision("high")  # as the recipes train
     result = [measure(name, options) for name in options.runs]
     if options.json is not None:
         told = vars(options) | {"json": None, "runs": [row["checkpoint"] for row in result]}

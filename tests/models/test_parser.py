@@ -12,7 +12,7 @@ from nestruct import NES, InputError, Noise
 from nestruct.data import Grammar, select_rows
 from nestruct.data.sentences import collate
 from nestruct.data.treebank import sentence_of
-from nestruct.models import ParserVAE, hard_structures, parser_population
+from nestruct.models import ParserVAE, dependency, hard_structures, parser_population
 from nestruct.models.parser_kernels import (
     lstm_step,
     lstm_step_plain,
@@ -355,14 +355,35 @@ def test_a_failed_member_leaves_the_others_alone(batch):
     torch.testing.assert_close(found[[0, 2, 3, 5]], good[[0, 2, 3, 5]])
 
 
-def test_a_structure_estimator_takes_the_short_way(batch):
+def test_a_structure_estimator_takes_the_short_way(batch, monkeypatch):
     model = make(objective="vae")
     estimator = nestruct.StructureNES(num_samples=4, num_covariance=4)
     estimator.backward(model, batch, seed=0)
     short = copy.deepcopy(model.parser.arc.head.weight.grad)
-    model.decoder.requires_grad_(True)  # the long way: the decoder is differentiated
-    estimator.backward(model, batch, seed=0)
+    with monkeypatch.context() as patch:
+        patch.setattr(ParserVAE, "_has_cases", lambda *_: False)
+        estimator.backward(model, batch, seed=0)
     torch.testing.assert_close(short, model.parser.arc.head.weight.grad)
+
+
+@pytest.mark.parametrize("public_code", [False, True])
+def test_distinct_cases_of_a_trained_decoder(batch, public_code, monkeypatch):
+    model = make(objective="vae", freeze_decoder=False, public_code=public_code)
+    scores = torch.randn(5, *batch.z.shape, dtype=torch.float64)
+    z = model.structure.argmax(scores.flatten(0, 1), batch.lengths.repeat(5)).view_as(scores)
+    weights = torch.randn(5, len(batch), dtype=torch.float64)
+
+    def slopes(kept: int) -> list[torch.Tensor]:
+        with hard_structures(), monkeypatch.context() as patch:
+            patch.setattr(dependency, "_KEPT_LOGITS", kept)
+            patch.setitem(dependency._MAX_LOGITS, "cpu", 300)
+            loss = (model.decode(batch, z) * weights).sum()
+        return list(torch.autograd.grad(loss, list(model.decoder.parameters())))
+
+    cases, twice = slopes(1 << 28), slopes(0)  # logits kept, and computed a second time
+    monkeypatch.setattr(ParserVAE, "_has_cases", lambda *_: False)
+    for found in (cases, twice):
+        torch.testing.assert_close(found, slopes(1 << 28))
 
 
 def test_relaxed_training(batch):

@@ -7,7 +7,8 @@ import nestruct
 from nestruct.data import GraphLayout
 from nestruct.models import RelationalVAE
 
-pytestmark = pytest.mark.cuda
+# torch.compile warns of what it meets inside torch while it traces (TF32, .grad of non-leaves).
+pytestmark = [pytest.mark.cuda, pytest.mark.filterwarnings("default")]
 
 
 def models_and_batch():

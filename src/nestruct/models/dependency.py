@@ -5,14 +5,18 @@ LSTM Feature Representations", 2016. Decoder: C. Corro and I. Titov, "Differenti
 Perturb-and-Parse", 2018, as in the paper's Section 4.2.
 """
 
+import functools
+
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from nestruct.models.lstm import LSTM
 
 # Computed at once where nothing is differentiated: what a cache holds, and what a launch is worth.
 _MAX_LOGITS = {"cpu": 1 << 22, "cuda": 1 << 28}
+_KEPT_LOGITS = 1 << 28  # for the way back; where there are more, they are computed a second time
 
 
 class ArcParser(nn.Module):
@@ -151,12 +155,18 @@ class TreeLanguageModel(nn.Module):
     def log_probability(
         self, hidden: Float[Tensor, "rows hidden"], target: Int[Tensor, " rows"]
     ) -> Float[Tensor, " rows"]:
-        """Of one word in each row; in pieces where nothing is differentiated: words are many."""
-        if torch.is_grad_enabled():
+        """Of one word in each row; in pieces, as words are many."""
+        differentiated = torch.is_grad_enabled()
+        if differentiated and len(hidden) * self.output.out_features <= _KEPT_LOGITS:
             return self._log_probability(hidden, target)
         size = max(1, _MAX_LOGITS[hidden.device.type] // self.output.out_features)
         pieces = zip(hidden.split(size), target.split(size), strict=True)
-        return torch.cat([self._log_probability(*piece) for piece in pieces])
+        if not differentiated:
+            return torch.cat([self._log_probability(*piece) for piece in pieces])
+        twice = functools.partial(
+            checkpoint, self._log_probability, use_reentrant=False, preserve_rng_state=False
+        )
+        return torch.cat([twice(*piece) for piece in pieces])
 
     def _log_probability(
         self, hidden: Float[Tensor, "rows hidden"], target: Int[Tensor, " rows"]

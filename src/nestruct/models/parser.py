@@ -277,11 +277,12 @@ class ParserVAE(StructuredModel):
         return self.objective == "vae" and frozen and self.kl != "paper-appendix"
 
     def _has_cases(self, z: Tensor) -> bool:
-        """Whether distinct cases may be counted: on the host, and with nothing to differentiate."""
+        """Whether distinct cases are counted: on the host, and where trees may share some."""
         # Numbers of a vmapped or captured tensor cannot be looked at; torch has no public question.
         if torch._C._functorch.is_batchedtensor(z) or is_capturing(z):
             return False
-        return not (torch.is_grad_enabled() and self.decoder.output.weight.requires_grad)
+        trained = torch.is_grad_enabled() and self.decoder.output.weight.requires_grad
+        return z.dim() > 3 or not trained
 
     def _supervised(self, batch: Sentences, noise: Noise) -> Float[Tensor, " batch"]:
         words, vectors = batch.words, self._vectors(batch.words)

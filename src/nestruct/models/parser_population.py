@@ -72,7 +72,6 @@ def heads_of(
     return z.argmax(-2), z[..., 0, 0].isnan()
 
 
-@torch.no_grad()
 def case_log_likelihood(
     decoder: TreeLanguageModel,
     batch: Sentences,
@@ -105,7 +104,7 @@ def case_log_likelihood(
     count = len(distinct)
     first = torch.empty(count, dtype=torch.long, device=device)
     first[case] = torch.arange(len(case), device=device)
-    values = current.new_empty(count)
+    pieces = []
     target = decoder.targets(batch.words)[sentence, word]
     for some in torch.arange(count, device=device).split(1 << 16):
         member, which = first[some] // len(word), first[some] % len(word)
@@ -118,7 +117,8 @@ def case_log_likelihood(
         below = (theirs == here[:, None]) & (place < here[:, None]) & (place > 0)
         case_of, dependent = below.nonzero().unbind(1)
         hidden.index_add_(0, case_of, as_dependent[row[case_of], dependent])
-        values[some] = decoder.log_probability(hidden.tanh_(), target[which])
+        pieces.append(decoder.log_probability(hidden.tanh_(), target[which]))
+    values = torch.cat(pieces)
     total = values.new_zeros(members, examples)
     return total.index_add_(1, sentence, values[case].view(members, len(word)))
 
