@@ -2,6 +2,7 @@
 
 import json
 import sys
+from statistics import median
 
 import pytest
 from toys import run_command as run
@@ -121,6 +122,20 @@ def test_a_step_too_long_is_extrapolated(tmp_path):
         )
     assert sum("extrapolated from 4 members" in line for line in lines) == 3
     assert any(row["extrapolated_sizes"] == [3] for row in summarise(record))
+
+
+def test_more_members_are_timed_where_few_said_little(tmp_path):
+    """A step of few members is bound by its launches: 6 seem to fit, and there is time for 8."""
+    path = tmp_path / "a.json"
+    record, _ = measure(path, tasks=("projective",), sizes=(3,))
+    for cell in record["cells"]:
+        if cell["method"] == "NES":
+            cell["seconds"] = [0.4] if cell["members"] == 4 else []
+    path.write_text(json.dumps(record))
+    record, _ = measure(path, tasks=("projective",), sizes=(3,), longest=0.7, repeats=1)
+    (many,) = (c for c in record["cells"] if c["method"] == "NES" and c["members"] == 8)
+    assert many["timed_members"] == 8
+    assert median(many["seconds"]) < 0.3
 
 
 def test_sizes_spread_out():

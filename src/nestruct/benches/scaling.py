@@ -291,13 +291,30 @@ def _measure(
         if cell["timed_members"] == few:  # the same measurement serves both
             cell |= json.loads(json.dumps(small)) | {"members": cell["members"]}
             return
-    try:
-        _time_steps(cell, repeats, device, protocol)
-    except (torch.OutOfMemoryError, MemoryError):
-        cell |= {"seconds": [], "core_seconds": None, "note": "not run: out of memory"}
-    if device.type == "cuda":
-        gc.collect()  # captured steps are held by closures
-        torch.cuda.empty_cache()
+    known: Cell = {}
+    while True:
+        try:
+            _time_steps(cell, repeats, device, protocol)
+        except (torch.OutOfMemoryError, MemoryError):
+            missing: Cell = {"seconds": [], "core_seconds": None, "note": "not run: out of memory"}
+            cell |= known or missing
+            return
+        finally:
+            if device.type == "cuda":
+                gc.collect()  # captured steps are held by closures
+                torch.cuda.empty_cache()
+        timed, spent = cell["timed_members"], median(cell["seconds"])
+        if timed == cell["members"] or spent > longest / 2:
+            return
+        # A step of few members was launches more than work: there is time for more of them.
+        known = json.loads(json.dumps(cell))
+        fitting = int(timed * longest / spent) // 2 * 2
+        cell |= {
+            "timed_members": min(fitting, cell["members"]),
+            "seconds": [],
+            "core_seconds": None,
+        }
+        del cell["first_seconds"]
 
 
 def _time_steps(cell: Cell, repeats: int, device: torch.device, protocol: Protocol) -> None:
