@@ -116,7 +116,7 @@ def test_population_in_single_precision(batch):
 def test_long_sentences_leave_a_gpu_blocks_worth_launching():
     for words, examples, expected in ((22, 128, 50), (250, 32, 8)):
         members = object.__new__(parser_population._Members)
-        members.on_cpu, members.size = False, 125
+        members.on_cpu, members.size, members.like = False, 125, torch.empty(0)
         members.batch = SimpleNamespace(words=torch.empty(examples, words + 1))
         assert members._num_pairs >= expected
 

@@ -1,8 +1,8 @@
 """Two kernels of a population of parsers: a step of an LSTM, and the scores of all arcs.
 
-On a CPU in float32 they are compiled loops; elsewhere plain torch, which is their twin in tests.
-tanh(x) is ``2 h / (1 + h^2)`` with h = tanh(x / 2), and that the seventh convergent of Lambert's
-continued fraction: within 1e-8 of the truth, before rounding.
+In float32 they are compiled loops on a CPU and Triton on CUDA; else plain torch, which is their
+twin in tests. tanh(x) is ``2 h / (1 + h^2)`` on a CPU, with h = tanh(x / 2), and that the seventh
+convergent of Lambert's continued fraction: within 1e-8 of the truth, before rounding.
 """
 
 from collections.abc import Callable
@@ -24,9 +24,9 @@ def lstm_step(
     index: Int[Tensor, "directions batch"],
     added: Float[Tensor, "members directions batch gates"],
     state: Float[Tensor, "members directions batch hidden"],
-    hidden: Float[Tensor, "members directions batch hidden"],
+    hidden: Float[Tensor, "members directions batch width"],
     places: Int[Tensor, "directions batch"],
-    features: Float[Tensor, "members places directions hidden"],
+    features: Float[Tensor, "members places directions width"],
 ) -> None:
     """One place of every sentence: changes ``state``, ``hidden`` and ``features`` in place.
 
@@ -35,7 +35,7 @@ def lstm_step(
         index: The item of each sentence.
         added: What the output of the place before adds.
         state: The cells.
-        hidden: The output.
+        hidden: The output; a row may be wider than it.
         places: Where in ``features`` each sentence's output goes too.
         features: The outputs of all places.
     """
@@ -43,6 +43,10 @@ def lstm_step(
     if _is_plain(gates):
         arrays = [tensor.numpy() for tensor in tensors]
         _spread(_lstm_kernel, state.shape[0] * state.shape[1], *arrays)
+    elif _has_triton(gates):
+        from nestruct.models.parser_cuda import lstm_step_cuda
+
+        lstm_step_cuda(*tensors)
     else:
         lstm_step_plain(*tensors)
 
@@ -59,9 +63,10 @@ def lstm_step_plain(
     """The twin of the kernel."""
     direction = torch.arange(2, device=index.device)[:, None]
     output, inner = cell(gates[:, index, direction] + added, state)
-    hidden.copy_(output)
+    size = output.shape[-1]
+    hidden[..., :size] = output
     state.copy_(inner)
-    features[:, places, direction] = output
+    features[..., :size][:, places, direction] = output
 
 
 def score_arcs(
@@ -78,6 +83,10 @@ def score_arcs(
         weight: w of each member.
         lengths: Words of each sentence.
     """
+    if _has_triton(head):
+        from nestruct.models.parser_cuda import score_arcs_cuda
+
+        return score_arcs_cuda(head, dependent, weight, lengths)
     if not _is_plain(head):
         return score_arcs_plain(head, dependent, weight, lengths)
     members, tokens, examples, _ = head.shape
@@ -103,6 +112,10 @@ def score_arcs_plain(head: Tensor, dependent: Tensor, weight: Tensor, lengths: T
 
 def _is_plain(tensor: Tensor) -> bool:
     return tensor.device.type == "cpu" and tensor.dtype == torch.float32
+
+
+def _has_triton(tensor: Tensor) -> bool:
+    return tensor.is_cuda and tensor.dtype == torch.float32
 
 
 def _spread(kernel: Callable, rows: int, *arrays: np.ndarray) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.nn.functional import pad
 
 from nestruct.data import Sentences
 from nestruct.models.dependency import ArcParser, TreeLanguageModel
@@ -27,7 +28,9 @@ if TYPE_CHECKING:
     from nestruct.population import Population
 
 _CPU_PAIRS = 2  # at a time: their states stay in the cache
-_GPU_FLOATS = 1 << 31  # what a block of members may take, about
+_GPU_FLOATS = 1 << 32  # what a block of members may take, about; and a small GPU's share:
+_GPU_SHARE = 1 / 8
+_ALIGNED = 4  # numbers of 16 bytes: rows that start there are faster to multiply
 
 
 def population_losses(
@@ -134,12 +137,13 @@ class _Members:
         weight = self.parser.words.weight
         self.like = weight.new_empty(examples, tokens, tokens)
         self.on_cpu = _is_on_cpu(weight)
-        # Distinct words: counting them needs the host, so on a GPU every place is one.
+        self.width = self.size if self.on_cpu else -(-self.size // _ALIGNED) * _ALIGNED
+        # Distinct words: counting them needs the host, so in a captured graph every place is one.
         flat = batch.words.flatten()
-        if self.on_cpu:
-            kinds, kind_of = torch.unique(flat, return_inverse=True)
-        else:
+        if is_capturing(weight):
             kinds, kind_of = flat, torch.arange(len(flat), device=flat.device)
+        else:
+            kinds, kind_of = torch.unique(flat, return_inverse=True)
         self.rows = torch.where(kinds < self.parser.words.num_embeddings, kinds, 0)
         self.vectors = model.vectors[kinds].to(weight.dtype)
         # Places are numbered through time: those that a step reads lie side by side.
@@ -168,14 +172,16 @@ class _Members:
             return _CPU_PAIRS
         examples, tokens = self.batch.words.shape
         each = 2 * examples * tokens * (16 * tokens + 24 * self.size)
-        # The grid of pairs, three times, is computed in pieces, however many members there are.
-        return max(1, (_GPU_FLOATS - 3 * MAX_GRID) // each)
+        # Without Triton the grid of pairs, three times, is computed in pieces.
+        room = min(_GPU_FLOATS, _GPU_SHARE * _gpu_bytes(self.like) / self.like.element_size())
+        return max(1, int(room - 3 * MAX_GRID) // each)
 
     def _scores(self, pairs: slice) -> Float[Tensor, "members batch tokens tokens"]:
         """The arc scores of a block of pairs."""
         features = self._recur(self._first_gates(pairs), self.kinds, 0, pairs)
         names = [lstm_names(1, direction)[0] for direction in (0, 1)]
-        weight = torch.cat([self._own(f"lstm.{name}", pairs) for name in names], 1)
+        weights = [self._own(f"lstm.{name}", pairs) for name in names]
+        weight = self._aligned(torch.cat(weights, 1))
         shape = (*features.shape[:2], weight.shape[1])
         gates = torch.baddbmm(
             self._biases(1, pairs)[:, None], features, weight.mT, out=self._room("gates", shape)
@@ -183,9 +189,9 @@ class _Members:
         features = self._recur(gates, self.places, 1, pairs)
         shape = (*features.shape[:2], self.parser.arc.head.out_features)
         head, dependent = self._room("head", shape), self._room("dependent", shape)
-        torch.bmm(features, self._own("arc.head.weight", pairs).mT, out=head)
+        torch.bmm(features, self._aligned(self._own("arc.head.weight", pairs)).mT, out=head)
         bias = self._own("arc.dependent.bias", pairs)[:, None]
-        weight = self._own("arc.dependent.weight", pairs)
+        weight = self._aligned(self._own("arc.dependent.weight", pairs))
         torch.baddbmm(bias, features, weight.mT, out=dependent)
         output = self._own("arc.output.weight", pairs)[:, 0]
         grid = (len(features), *self.batch.words.mT.shape, -1)
@@ -234,12 +240,13 @@ class _Members:
         """A layer's outputs at the places of the batch, both directions side by side."""
         names = [lstm_names(layer, direction)[1] for direction in (0, 1)]
         weight = torch.stack([self._own(f"lstm.{name}", pairs).mT for name in names], 1)
-        weight = weight.contiguous()
+        weight = pad(weight, (0, 0, 0, self.width - self.size)).contiguous()
         members, (_, tokens, examples) = len(gates), index.shape
         gates = gates.unflatten(-1, (2, 4 * self.size))
-        features = self._room("features", (members, tokens * examples, 2, self.size))
+        features = self._room("features", (members, tokens * examples, 2, self.width))
+        features[..., self.size :] = 0.0
         state = gates.new_zeros(members, 2, examples, self.size)
-        hidden = torch.empty_like(state)
+        hidden = gates.new_zeros(members, 2, examples, self.width)
         added = gates.new_zeros(members, 2, examples, 4 * self.size)
         for time in range(tokens):
             if time:
@@ -254,6 +261,12 @@ class _Members:
             known = self._rooms[name] = self.like.new_empty(shape)
         return known[: shape[0]]
 
+    def _aligned(self, weight: Float[Tensor, "members rows features"]) -> Tensor:
+        """A weight of both directions' outputs, for rows of them that have gaps."""
+        if self.width == self.size:
+            return weight
+        return pad(weight.unflatten(-1, (2, self.size)), (0, self.width - self.size)).flatten(-2)
+
     def _own(self, name: str, pairs: slice) -> Tensor:
         """A parameter of each member of a block; expanded where it is the same for all."""
         full = f"parser.{name}"
@@ -267,3 +280,9 @@ class _Members:
 
 def _is_on_cpu(tensor: Tensor) -> bool:
     return tensor.device.type == "cpu"
+
+
+def _gpu_bytes(tensor: Tensor) -> float:
+    if not tensor.is_cuda:
+        return float("inf")
+    return torch.cuda.get_device_properties(tensor.device).total_memory
