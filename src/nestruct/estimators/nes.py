@@ -8,7 +8,6 @@ scores. Gradient-free: forward passes only, the solver and the networks are blac
 
 import dataclasses
 import logging
-import time
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -17,14 +16,15 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from nestruct.data import batch_size, select_rows
-from nestruct.errors import InputError, check_choice, first_line, is_out_of_memory
+from nestruct.data import batch_size
+from nestruct.errors import InputError, check_choice, is_out_of_memory
 from nestruct.estimators.base import StepReport, check_examples
+from nestruct.estimators.nes_plan import Plan, decide
 from nestruct.estimators.shaping import pair_weights
 from nestruct.noise import Noise
-from nestruct.population import Layout, Population, budget, evaluate, needs_loop
+from nestruct.population import Layout, Population, evaluate
 from nestruct.population.directions import fill_directions
-from nestruct.population.evaluate import CannotVmapError, fixed_dropout, is_training, may_capture
+from nestruct.population.evaluate import fixed_dropout, is_training, may_capture
 from nestruct.population.graph import GraphedStep
 from nestruct.population.population import Filter, like
 from nestruct.population.shard import add_over_ranks, my_pairs
@@ -39,18 +39,7 @@ _ALL_FAILED = (
     "NES: every pair has a member whose loss is not finite. Is the loss finite at the centre? If "
     "so, sigma may be too large; if not, look for NaN in the data, the scores and the decoder."
 )
-_CLEARLY_FASTER = 0.6  # of the other's time
 _ROWS_STREAM = -1  # the stream that minibatches of pairs are drawn from
-
-
-@dataclass
-class _Plan:
-    """What was decided for one model: how members are evaluated, and how many pairs at once."""
-
-    mode: str
-    chunk: int
-    keep: bool
-    size: int  # parameters perturbed: another model needs another plan
 
 
 @dataclass(kw_only=True, eq=False)
@@ -108,7 +97,7 @@ class NES:
     chunk_size: int | None = None
     memory_budget: int | None = None
     graph: Literal["auto", "on", "off"] = "auto"
-    _plan: _Plan | None = field(default=None, init=False, repr=False)
+    _plan: Plan | None = field(default=None, init=False, repr=False)
     _graphed: GraphedStep | None = field(default=None, init=False, repr=False)
     _memory: Tensor | None = field(default=None, init=False, repr=False)
     _watch: Watch = field(default_factory=lambda: Watch(_ALL_FAILED), init=False, repr=False)
@@ -206,10 +195,10 @@ class NES:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Takes back what `state_dict` gave."""
-        self._plan = _Plan(**state) if state else None
+        self._plan = Plan(**state) if state else None
 
     def _step(
-        self, model: nn.Module, layout: Layout, batch: Any, seed: int, step: Any, plan: _Plan
+        self, model: nn.Module, layout: Layout, batch: Any, seed: int, step: Any, plan: Plan
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Gradient by parameter name, and statistics of the members' losses."""
         noise = Noise(seed=seed, step=step)
@@ -251,6 +240,11 @@ class NES:
         return layout.split(gradient), stats
 
     # What a search law with more to learn than its centre does otherwise: see `SNES`.
+
+    def _decide(self, model: nn.Module, layout: Layout, batch: Any, seed: int) -> Plan:
+        """How members are evaluated."""
+        self._plan = decide(self, model, layout, batch, seed)
+        return self._plan
 
     def _weigh(self, losses: Tensor, dtype: torch.dtype) -> tuple[Tensor, dict[str, Tensor]]:
         """Each pair's weight, and statistics of the losses."""
@@ -307,7 +301,7 @@ class NES:
         batch: Any,
         noise: Noise,
         rows: Tensor | None,
-        plan: _Plan,
+        plan: Plan,
         losses: Tensor,
     ) -> None:
         """Writes the losses of the pairs from ``start`` on into ``losses``."""
@@ -349,68 +343,6 @@ class NES:
             torch.empty(self.num_pairs, examples, device=device)
         )
         return keys.topk(count, dim=1).indices
-
-    def _decide(self, model: nn.Module, layout: Layout, batch: Any, seed: int) -> _Plan:
-        """Chooses chunk and mode, once; says in one line what it chose."""
-        plan = self._plan
-        if plan is not None and plan.size == layout.size:  # made for a model like this one
-            return plan
-        room = self.memory_budget or budget.default_budget(layout.device)
-        element = torch.empty(0, dtype=layout.dtype).element_size()
-        noise = Noise(seed=seed)
-        if self.chunk_size is not None:
-            chunk = max(1, self.chunk_size // (2 if self.mirrored else 1))
-        else:
-            activations = None
-            if hasattr(model, "member_bytes") and self.minibatch == "shared":
-                activations = model.member_bytes(batch)  # type: ignore[operator]
-            if activations is None:
-                rows = self._pair_rows(batch, noise, layout.device)
-                seen = batch if rows is None else select_rows(batch, rows[0])
-                activations = budget.activation_bytes(model, seen, noise)
-            chunk = budget.pairs_within(room, layout.size, element, activations, self.mirrored)
-        chunk = min(chunk, self.num_pairs)
-        keep = budget.keeps_directions(room, self.num_pairs, layout.size, element)
-        plan = _Plan(self.mode, chunk, keep, layout.size)
-        if self.mode == "auto":
-            plan.mode, reason = self._choose_mode(model, layout, batch, noise, plan)
-            log.info("NES: %s (%s), %d pairs at a time.", plan.mode, reason, plan.chunk)
-        self._plan = plan
-        return plan
-
-    def _choose_mode(
-        self, model: nn.Module, layout: Layout, batch: Any, noise: Noise, plan: _Plan
-    ) -> tuple[str, str]:
-        recurrent = needs_loop(model)
-        if layout.device.type != "cpu" and not recurrent:
-            return "vmap", "on an accelerator"
-        pairs = min(4, plan.chunk)
-        flat = torch.empty(pairs, layout.size, dtype=layout.dtype, device=layout.device)
-        self._fill(flat, 0, noise)
-        rows = self._pair_rows(batch, noise, layout.device)
-        spent = {}
-        for mode in ("vmap", "loop"):
-            trial = _Plan(mode, pairs, False, layout.size)
-            losses = torch.zeros(self.population_size, dtype=torch.float64, device=layout.device)
-            try:
-                for _ in range(2):  # the first pays for warming up
-                    start = time.perf_counter()
-                    self._evaluate(model, layout, flat, 0, batch, noise, rows, trial, losses)
-                    spent[mode] = time.perf_counter() - start
-            except CannotVmapError:
-                return "loop", "it has recurrent layers that cannot be vmapped"
-            except InputError:
-                raise
-            except Exception as error:
-                if mode == "loop":
-                    raise
-                return "loop", f"it cannot be vmapped: {first_line(error)}"
-            if recurrent:
-                return "vmap", "by its own population_losses"
-        # Near a tie always the same: a run repeated on the same machine then does the same.
-        mode = "loop" if spent["loop"] < _CLEARLY_FASTER * spent["vmap"] else "vmap"
-        times = ", ".join(f"{name} {1e3 * s / pairs:.1f} ms" for name, s in spent.items())
-        return mode, f"a pair takes {times}"
 
 
 def _update_buffers(model: nn.Module, batch: Any, noise: Noise) -> None:

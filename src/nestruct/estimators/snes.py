@@ -20,7 +20,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from nestruct.errors import InputError, check_choice
-from nestruct.estimators.nes import NES, _Plan
+from nestruct.estimators.nes import NES
+from nestruct.estimators.nes_plan import Plan
 from nestruct.estimators.shaping import pair_sums
 from nestruct.noise import Noise
 from nestruct.population import Layout
@@ -116,7 +117,7 @@ class SNES(NES):
             state = torch.zeros(count, dtype=torch.promote_types(layout.dtype, torch.float32))
         return state.to(layout.device)
 
-    def _decide(self, model: nn.Module, layout: Layout, batch: Any, seed: int) -> _Plan:
+    def _decide(self, model: nn.Module, layout: Layout, batch: Any, seed: int) -> Plan:
         state = self._state_for(layout)
         if self._log_scale is not None and len(state) != len(self._log_scale):
             log.info("SNES: another model, or another adapt: sigma starts anew.")
