@@ -156,9 +156,9 @@ def edmonds_batched(
 ) -> tuple[Tensor, Tensor]:
     """Every device: in each round all nodes choose their best arc and all cycles are contracted.
 
-    A sentence needs as many rounds as its cycles are nested. Outside of a captured graph the rounds
-    end when no sentence has a cycle left, which is read on the host; inside there are as many as
-    the longest sentence could need.
+    A sentence needs as many rounds as its cycles are nested. Outside of a captured graph only the
+    sentences that have a cycle left go into the next round, which is read on the host; inside all
+    do, as often as the longest sentence could need.
     """
     count, size = rows.shape[0], rows.shape[1]
     node = torch.arange(size, device=rows.device)
@@ -176,7 +176,9 @@ def edmonds_batched(
     target = node[:, None].expand(count, size, size)
     node_of = node.expand(count, size)
     no_member = torch.zeros_like(bad_length)
-    rounds = []
+    left = torch.arange(count, device=rows.device)  # rows in this round
+    some, rounds = words, []  # their words; and of each round where its rows are in the one before
+    again = left
     for _ in range(size - 1):
         best, source = weight[:, :, single_root:].max(-1)
         source = source + single_root
@@ -184,21 +186,27 @@ def edmonds_batched(
             last_resort = best == -torch.inf
             source = torch.where(last_resort, 0, source)
             best = torch.where(last_resort, weight[:, :, 0], best)
-        choosing = words & (node_of == node)
+        choosing = some & (node_of == node)
         stuck = choosing & (best == -torch.inf)
-        no_member = no_member | stuck.any(1)
+        no_member[left] |= stuck.any(1)
         enters = target.gather(2, source[:, :, None])[:, :, 0]
-        rounds.append((node_of, source, enters))
+        rounds.append((again, node_of, source, enters))
         head = torch.where(choosing & ~stuck, node_of.gather(1, source), 0)
         # After size steps from anywhere one is at the root or on a cycle, and every node of a cycle
         # is reached from somewhere. Its name becomes the cycle's smallest node.
-        ahead, smallest = head, node.expand(count, size)
+        ahead, smallest = head, node.expand(len(left), size)
         for _ in range(size.bit_length()):
             smallest = torch.minimum(smallest, smallest.gather(1, ahead))
             ahead = ahead.gather(1, ahead)
-        in_cycle = torch.zeros_like(words).scatter_(1, ahead, True) & words
-        if not is_capturing(rows) and not bool(in_cycle.any()):
-            break
+        in_cycle = torch.zeros_like(some).scatter_(1, ahead, True) & some
+        if not is_capturing(rows):
+            again = in_cycle.any(1).nonzero()[:, 0]
+            if len(again) == 0:
+                break
+            tensors = (left, some, weight, target, node_of, best, smallest, in_cycle)
+            left, some, weight, target, node_of, best, smallest, in_cycle = (
+                tensor[again] for tensor in tensors
+            )
         name = torch.where(in_cycle, smallest, node)[:, :, None].expand(weight.shape)
         weight = torch.where(in_cycle[:, :, None], weight - best[:, :, None], weight)
         merged = torch.full_like(weight, -torch.inf).scatter_reduce_(1, name, weight, "amax")
@@ -209,13 +217,16 @@ def edmonds_batched(
         weight = torch.where(node_of[:, None, :] == node[:, None], -torch.inf, merged)
 
     # Opens the cycles, newest first: the member that an arc enters takes it, others keep theirs.
-    later, source, enters = rounds[-1] if rounds else (node_of, node_of, node_of)
-    for earlier, own_source, own_enters in rounds[-2::-1]:
+    again, later, source, enters = rounds.pop() if rounds else (left, node_of, node_of, node_of)
+    while rounds:
+        before, earlier, own_source, own_enters = rounds.pop()
         source, enters = source.gather(1, later), enters.gather(1, later)
-        entered = earlier.gather(1, enters) == node
-        source = torch.where(entered, source, own_source)
-        enters = torch.where(entered, enters, own_enters)
-        later = earlier
+        entered = earlier[again].gather(1, enters) == node
+        source = torch.where(entered, source, own_source[again])
+        enters = torch.where(entered, enters, own_enters[again])
+        source = own_source.index_copy(0, again, source)
+        enters = own_enters.index_copy(0, again, enters)
+        again, later = before, earlier
     z = torch.zeros_like(rows).scatter_(1, source[:, None, :], 1.0) * words[:, None, :]
     if single_root:
         no_member = no_member | (z[:, 0].sum(-1) > 1)
