@@ -13,6 +13,13 @@ from pathlib import Path
 from statistics import mean
 
 HERE = Path(__file__).parent
+_METHODS = {
+    "dpp": "DPP",
+    "nes": "NES",
+    "score-nes": "ScoreNES",
+    "sparsemap": "SparseMAP, non-projective",
+    "structure-nes": "StructureNES",
+}
 _NAME = re.compile(r"(?P<method>[a-z-]+)-lr(?P<rate>[0-9.]+e-[0-9]+)(-s[0-9]+)?")
 
 
@@ -20,6 +27,11 @@ def uas(run: Path, name: str) -> float:
     """Of the checkpoint ``best`` or ``last``, in percent, without punctuation."""
     counts = json.loads((run / "attachment.json").read_text(encoding="utf-8"))
     return 100 * sum(counts["models"][name]["scored_right"]) / sum(counts["scored"])
+
+
+def shown(points: list[float]) -> str:
+    """A difference and how many seeds it is of."""
+    return f"{mean(points):+.1f} ({len(points)})".replace("+0.0", "0.0").replace("-0.0", "0.0")
 
 
 def main(folder: Path) -> None:
@@ -38,8 +50,10 @@ def main(folder: Path) -> None:
     print("| method | learning rate | " + " | ".join(map(str.upper, targets)) + " |")
     print("|---|---|" + "---:|" * len(targets))
     for (method, rate), cell in sorted(found.items()):
-        values = [f"{mean(cell[t]):+.1f} ({len(cell[t])})" if t in cell else "" for t in targets]
-        print(f"| {method} | {rate:g} | " + " | ".join(values) + " |")
+        plain = method.removesuffix("-non-projective")
+        name = _METHODS[plain] + (", non-projective" if plain != method else "")
+        values = [shown(cell[target]) if target in cell else "not run" for target in targets]
+        print(f"| {name} | {rate:.0e} | ".replace("e-0", "e-") + " | ".join(values) + " |")
 
 
 if __name__ == "__main__":
