@@ -66,6 +66,6 @@ def test_parsers_are_named_by_method_treebanks_and_trees():
         ("id_csui-id_gsd/parser", "ID_CSUI to ID_GSD"),
     ):
         assert found[run] == f"source only, {treebanks}, projective"
-    crossing = found["gl_ctg-gl_treegal/structure-nes-non-projective-lr1e-4"]
-    assert crossing == "StructureNES, GL_CTG to GL_TREEGAL, non-projective, lr 0.0001"
+    crossing = found["ru_taiga-ru_gsd/structure-nes-non-projective-lr1e-4"]
+    assert crossing == "StructureNES, RU_TAIGA to RU_GSD, non-projective, lr 0.0001"
     assert found["ru_taiga-ru_gsd/decoder"].startswith("Supervised (decoder), RU_TAIGA to RU_GSD")
