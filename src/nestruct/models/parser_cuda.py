@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-_ROWS = 16  # sentences of a program
+_ROWS = 4  # sentences of a program
 _TILE = 16  # heads and dependents of a program
 
 

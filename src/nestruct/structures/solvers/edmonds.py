@@ -154,12 +154,7 @@ def _open_cycles(length, num_labels, parent, arc_source, arc_target, single_root
 def edmonds_batched(
     rows: Tensor, lengths: Tensor | None, single_root: int
 ) -> tuple[Tensor, Tensor]:
-    """Every device: in each round all nodes choose their best arc and all cycles are contracted.
-
-    A sentence needs as many rounds as its cycles are nested. Outside of a captured graph only the
-    sentences that have a cycle left go into the next round, which is read on the host; inside all
-    do, as often as the longest sentence could need.
-    """
+    """Every device; in float32 and double on CUDA by a kernel, else by `contract_all`."""
     count, size = rows.shape[0], rows.shape[1]
     node = torch.arange(size, device=rows.device)
     if lengths is None:
@@ -173,10 +168,38 @@ def edmonds_batched(
     weight = torch.where(counts, rows.mT.double(), -torch.inf)
     not_finite = ~(weight < torch.inf).flatten(1).all(1)
     weight = torch.where(not_finite[:, None, None] & counts, 0.0, weight)
+    if rows.is_cuda:
+        from nestruct.structures.solvers.edmonds_cuda import edmonds_cuda
+
+        heads, codes = edmonds_cuda(weight.contiguous(), lengths, single_root)
+    else:
+        heads, codes = contract_all(weight, words, single_root)
+    z = torch.zeros_like(rows).scatter_(1, heads[:, None, :], 1.0) * words[:, None, :]
+    codes = torch.where(not_finite, NOT_FINITE, codes)
+    return z, torch.where(bad_length, BAD_LENGTH, codes)
+
+
+def contract_all(weight: Tensor, words: Tensor, single_root: int) -> tuple[Tensor, Tensor]:
+    """In each round all nodes choose their best arc and all cycles are contracted.
+
+    A sentence needs as many rounds as its cycles are nested. Outside of a captured graph only the
+    sentences that have a cycle left go into the next round, which is read on the host; inside all
+    do, as often as the longest sentence could need.
+
+    Args:
+        weight: Incoming arcs ``[row, word, source]``.
+        words: Which nodes are words ``[row, node]``.
+        single_root: Whether exactly one word hangs from the root.
+
+    Returns:
+        The head of each word (that of others is arbitrary), and a code for each row.
+    """
+    count, size = words.shape
+    node = torch.arange(size, device=weight.device)
     target = node[:, None].expand(count, size, size)
     node_of = node.expand(count, size)
-    no_member = torch.zeros_like(bad_length)
-    left = torch.arange(count, device=rows.device)  # rows in this round
+    no_member = torch.zeros(count, dtype=torch.bool, device=weight.device)
+    left = torch.arange(count, device=weight.device)  # rows in this round
     some, rounds = words, []  # their words; and of each round where its rows are in the one before
     again = left
     for _ in range(size - 1):
@@ -199,7 +222,7 @@ def edmonds_batched(
             smallest = torch.minimum(smallest, smallest.gather(1, ahead))
             ahead = ahead.gather(1, ahead)
         in_cycle = torch.zeros_like(some).scatter_(1, ahead, True) & some
-        if not is_capturing(rows):
+        if not is_capturing(weight):
             again = in_cycle.any(1).nonzero()[:, 0]
             if len(again) == 0:
                 break
@@ -227,12 +250,9 @@ def edmonds_batched(
         source = own_source.index_copy(0, again, source)
         enters = own_enters.index_copy(0, again, enters)
         again, later = before, earlier
-    z = torch.zeros_like(rows).scatter_(1, source[:, None, :], 1.0) * words[:, None, :]
     if single_root:
-        no_member = no_member | (z[:, 0].sum(-1) > 1)
-    codes = torch.where(no_member, NO_MEMBER, OK)
-    codes = torch.where(not_finite, NOT_FINITE, codes)
-    return z, torch.where(bad_length, BAD_LENGTH, codes)
+        no_member = no_member | ((source == 0) & words).sum(1).gt(1)
+    return source, torch.where(no_member, NO_MEMBER, OK)
 
 
 def edmonds_plain(scores: np.ndarray, length: int, single_root: bool) -> np.ndarray:

@@ -199,11 +199,7 @@ def _trace(scores, right, left, arc_right, arc_left, stack, length, single_root,
 
 
 def eisner_batched(rows: Tensor, lengths: Tensor | None, single_root: int) -> tuple[Tensor, Tensor]:
-    """Every device: all spans of one width at once, no host synchronisation.
-
-    Tables are indexed by a span's start (or end) and its width; those indexed by end run backwards
-    in width, so that both factors of every split are plain slices.
-    """
+    """Every device, no host synchronisation; on CUDA by a kernel, else by `fill_by_width`."""
     count, size = rows.shape[0], rows.shape[1]
     device = rows.device
     node = torch.arange(size, device=device)
@@ -216,18 +212,42 @@ def eisner_batched(rows: Tensor, lengths: Tensor | None, single_root: int) -> tu
     scores = torch.where(counts, rows, 0.0)
     not_finite = ~(scores < torch.inf).flatten(1).all(1)
     scores = torch.where(not_finite[:, None, None], 0.0, scores)
-    z = torch.zeros_like(rows)
     if size == 1:
-        return z, torch.where(bad_length, BAD_LENGTH, OK)
+        return torch.zeros_like(rows), torch.where(bad_length, BAD_LENGTH, OK)
     scores[:, :, 0] = -torch.inf
+    if rows.is_cuda:
+        from nestruct.structures.solvers.eisner_cuda import eisner_cuda
 
+        heads, best = eisner_cuda(scores.contiguous(), lengths, single_root)
+        z = torch.zeros_like(rows).scatter_(1, heads[:, None, :], 1.0)
+        z *= (real & (node > 0))[:, None, :]
+    else:
+        z, best = fill_by_width(scores, lengths, single_root)
+    codes = torch.where((best > -torch.inf) | (lengths == 0), OK, NO_MEMBER)
+    codes = torch.where(not_finite, NOT_FINITE, codes)
+    return z, torch.where(bad_length, BAD_LENGTH, codes)
+
+
+def fill_by_width(scores: Tensor, lengths: Tensor, single_root: int) -> tuple[Tensor, Tensor]:
+    """The best tree and its score, all spans of one width at once.
+
+    Tables are indexed by a span's start (or end) and its width; those indexed by end run backwards
+    in width, so that both factors of every split are plain slices.
+
+    Args:
+        scores: ``[row, head, dependent]``, -inf where an arc is not allowed.
+        lengths: Words of each row.
+        single_root: Whether exactly one word hangs from the root.
+    """
+    count, device = scores.shape[0], scores.device
+    z = torch.zeros_like(scores)
     root = scores[:, 0, 1:]
     chart_scores = scores[:, 1:, 1:] if single_root else scores
     m = chart_scores.shape[-1]
     last = lengths - 1 if single_root else lengths  # the sentence's last node in the chart
 
     def table() -> Tensor:
-        return torch.full((count, m, m), -torch.inf, dtype=rows.dtype, device=device)
+        return torch.full((count, m, m), -torch.inf, dtype=scores.dtype, device=device)
 
     right, right_by_end, left, left_by_end = table(), table(), table(), table()
     arc_right, arc_left_by_end = table(), table()
@@ -256,13 +276,13 @@ def eisner_batched(rows: Tensor, lengths: Tensor | None, single_root: int) -> tu
 
     # Spans of the best tree, marked from the widest down; an unmarked span adds nothing to its
     # parts.
-    marked = torch.zeros(4, count, m * m, dtype=rows.dtype, device=device)
+    marked = torch.zeros(4, count, m * m, dtype=scores.dtype, device=device)
     if single_root:
         reach = last[:, None] - torch.arange(m, device=device)  # width from each word to the last
         outer = right.gather(2, reach.clamp(min=0)[:, :, None])[:, :, 0]
         total = torch.where(reach >= 0, root + left[:, 0] + outer, -torch.inf)
         best, child = total.max(-1, keepdim=True)
-        one = (lengths > 0)[:, None].to(rows.dtype)
+        one = (lengths > 0)[:, None].to(scores.dtype)
         z[:, 0, 1:].scatter_(1, child, one)
         marked[LEFT].scatter_(1, child, one)
         marked[RIGHT].scatter_(1, child * m + (last[:, None] - child).clamp(min=0), one)
@@ -289,9 +309,7 @@ def eisner_batched(rows: Tensor, lengths: Tensor | None, single_root: int) -> tu
         marked[RIGHT].scatter_add_(1, start * m + split, on)
         marked[LEFT].scatter_add_(1, (start + split + 1) * m + width - split - 1, on)
 
-    codes = torch.where((best[:, 0] > -torch.inf) | (lengths == 0), OK, NO_MEMBER)
-    codes = torch.where(not_finite, NOT_FINITE, codes)
-    return z, torch.where(bad_length, BAD_LENGTH, codes)
+    return z, best[:, 0]
 
 
 def eisner_plain(scores: np.ndarray, length: int, single_root: bool) -> np.ndarray:
