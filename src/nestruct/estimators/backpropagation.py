@@ -18,7 +18,7 @@ from nestruct.models import StructuredModel, hard_structures
 from nestruct.noise import Noise
 from nestruct.population import Layout
 from nestruct.population.evaluate import may_capture
-from nestruct.population.graph import GraphedStep
+from nestruct.population.graph import GraphedStep, run_step
 from nestruct.population.population import like
 from nestruct.population.shard import world_size
 from nestruct.population.watch import Watch
@@ -87,24 +87,20 @@ class Backpropagation(Stateless):
             ]
             return moves, stats | {"norm": norm}
 
-        if parameters[0].is_cuda and self.graph != "off":
-            if self._graphed is None:
-                self._graphed = GraphedStep(strict=self.graph == "on")
-            gradients, stats = self._graphed(
-                one_step,
-                batch,
-                step,
-                key=(
-                    *(id(model), phase, seed, *self._options()),
-                    *layout.addresses(list(model.modules())),
-                ),
-                keep=lambda: model,
-                capturable=lambda: self._is_capturable(model),
-                changed=list(model.buffers()),
-            )
-            stats = {name: value.clone() for name, value in stats.items()}  # replays overwrite them
-        else:
-            gradients, stats = one_step(batch, step)
+        gradients, stats = run_step(
+            self,
+            one_step,
+            batch,
+            step,
+            on_cuda=parameters[0].is_cuda,
+            key=lambda: (
+                *(id(model), phase, seed, *self._options()),
+                *layout.addresses(list(model.modules())),
+            ),
+            keep=lambda: model,
+            capturable=lambda: self._is_capturable(model),
+            changed=lambda: list(model.buffers()),
+        )
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = gradient
         self._watch().look(stats["usable"])

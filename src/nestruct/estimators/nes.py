@@ -25,7 +25,7 @@ from nestruct.noise import Noise
 from nestruct.population import Layout, Population, evaluate
 from nestruct.population.directions import fill_directions
 from nestruct.population.evaluate import fixed_dropout, is_training, may_capture
-from nestruct.population.graph import GraphedStep
+from nestruct.population.graph import GraphedStep, run_step
 from nestruct.population.population import Filter, like
 from nestruct.population.shard import add_over_ranks, my_pairs
 from nestruct.population.watch import Watch
@@ -151,22 +151,18 @@ class NES:
                 _update_buffers(model, moved, Noise(seed=seed, step=number))
             return found
 
-        if layout.device.type == "cuda" and self.graph != "off":
-            if self._graphed is None:
-                self._graphed = GraphedStep(strict=self.graph == "on")
-            gradient, stats = self._graphed(
-                one_step,
-                batch,
-                step,
-                # All that a captured step takes for granted, and what it must keep alive.
-                key=(id(model), phase, seed, *self._options(), *layout.addresses(modules)),
-                keep=lambda: (model, self._memory),
-                capturable=lambda: may_capture(model, self.graph),
-                changed=list(model.buffers()),
-            )
-            stats = {name: value.clone() for name, value in stats.items()}  # replays overwrite them
-        else:
-            gradient, stats = one_step(batch, step)
+        gradient, stats = run_step(
+            self,
+            one_step,
+            batch,
+            step,
+            on_cuda=layout.device.type == "cuda",
+            # All that a captured step takes for granted, and what it must keep alive.
+            key=lambda: (id(model), phase, seed, *self._options(), *layout.addresses(modules)),
+            keep=lambda: (model, self._memory),
+            capturable=lambda: may_capture(model, self.graph),
+            changed=lambda: list(model.buffers()),
+        )
         for name, piece in gradient.items():
             layout.parameters[name].grad = like(layout.parameters[name], piece)
         self._watch.look(stats["usable"])

@@ -16,6 +16,27 @@ log = logging.getLogger("nestruct")
 _MAX_CAPTURED = 4
 
 
+def run_step(
+    estimator: Any,
+    step: Callable[[Any, Any], tuple[Any, dict[str, Tensor]]],
+    batch: Any,
+    number: int,
+    *,
+    on_cuda: bool,
+    **options: Any,
+) -> tuple[Any, dict[str, Tensor]]:
+    """Gradients and statistics of ``step(batch, number)``, captured where ``estimator.graph`` says.
+
+    Gradients are overwritten by the next call. Other arguments are those of `GraphedStep`.
+    """
+    if not on_cuda or estimator.graph == "off":
+        return step(batch, number)
+    if estimator._graphed is None:
+        estimator._graphed = GraphedStep(strict=estimator.graph == "on")
+    gradients, stats = estimator._graphed(step, batch, number, **options)
+    return gradients, {name: value.clone() for name, value in stats.items()}
+
+
 class GraphedStep:
     """Captures ``step(batch, counter)`` once for each shape of batch; replays it from then on."""
 
@@ -29,10 +50,10 @@ class GraphedStep:
         batch: Any,
         number: int,
         *,
-        key: tuple[Any, ...],
+        key: Callable[[], tuple[Any, ...]],
         keep: Callable[[], Any],
         capturable: Callable[[], bool],
-        changed: Sequence[Tensor] = (),
+        changed: Callable[[], Sequence[Tensor]],
     ) -> Any:
         """What ``step`` returns; its tensors are overwritten by the next call.
 
@@ -40,11 +61,12 @@ class GraphedStep:
             step: What to capture; its second argument is the step's number, a tensor on the device.
             batch: Copied into the captured step's own.
             number: The step's number.
-            key: Everything else that the captured step depends on; another key, another capture.
+            key: Gives everything else that the captured step depends on; another key, another
+                capture.
             keep: Gives what must stay in memory as long as the captured step.
             capturable: Whether the step may be captured at all.
-            changed: What a step changes in place (running statistics), which trying it out must
-                not.
+            changed: Gives what a step changes in place (running statistics), which trying it out
+                must not.
         """
         fresh: list[Tensor] = []
         try:
@@ -53,21 +75,22 @@ class GraphedStep:
             if self.strict:
                 raise
             return step(batch, number)  # a batch of a type of its own: its tensors are not known
-        key = (*key, torch.get_float32_matmul_precision())
-        key = (*key, *((tensor.shape, tensor.dtype) for tensor in fresh))
-        if key not in self.captured:
+        shapes = ((tensor.shape, tensor.dtype) for tensor in fresh)
+        name = (*key(), torch.get_float32_matmul_precision(), *shapes)
+        if name not in self.captured:
             if len(self.captured) == _MAX_CAPTURED:  # forget the oldest, and its memory
                 del self.captured[next(iter(self.captured))]
             entry = None
             if capturable():
-                before = [tensor.clone() for tensor in changed]
+                tensors = changed()
+                before = [tensor.clone() for tensor in tensors]
                 try:
                     entry = self._capture(step, batch, number)
                 finally:
-                    for tensor, value in zip(changed, before, strict=True):
+                    for tensor, value in zip(tensors, before, strict=True):
                         tensor.copy_(value)
-            self.captured[key] = entry, keep()
-        entry, _ = self.captured[key]
+            self.captured[name] = entry, keep()
+        entry, _ = self.captured[name]
         if entry is None:
             return step(batch, number)
         graph, static, counter, result = entry
