@@ -173,9 +173,9 @@ def watch_cases() -> list[int]:
     found: list[int] = []
     plain = parser_population.TreeLanguageModel.log_probability
 
-    def watched(self, hidden, target):
+    def watched(self, hidden, target, among=0):
         found.append(len(hidden))
-        return plain(self, hidden, target)
+        return plain(self, hidden, target, among)
 
     parser_population.TreeLanguageModel.log_probability = watched  # type: ignore[method-assign]
     return found

@@ -51,9 +51,10 @@ def main(folder: Path) -> None:
     print("|---|---|" + "---:|" * len(targets))
     for (method, rate), cell in sorted(found.items()):
         plain = method.removesuffix("-non-projective")
-        name = _METHODS[plain] + (", non-projective" if plain != method else "")
+        name = _METHODS.get(plain, plain) + (", non-projective" if plain != method else "")
         values = [shown(cell[target]) if target in cell else "not run" for target in targets]
-        print(f"| {name} | {rate:.0e} | ".replace("e-0", "e-") + " | ".join(values) + " |")
+        number = f"{rate:.1e}".replace(".0e", "e").replace("e-0", "e-")
+        print(f"| {name} | {number} | " + " | ".join(values) + " |")
 
 
 if __name__ == "__main__":

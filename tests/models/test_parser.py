@@ -113,8 +113,12 @@ def test_population_in_single_precision(batch):
     assert ((together - alone).abs() < 1e-4).double().mean() > 0.95
 
 
-def test_long_sentences_leave_a_gpu_blocks_worth_launching():
-    for words, examples, expected in ((22, 128, 50), (250, 32, 8)):
+@pytest.mark.parametrize("triton", [False, True])
+@pytest.mark.parametrize("gigabytes", [16, 140])
+def test_long_sentences_leave_a_gpu_blocks_worth_launching(gigabytes, triton, monkeypatch):
+    monkeypatch.setattr(parser_population, "_gpu_bytes", lambda tensor: gigabytes * 1e9)
+    monkeypatch.setattr(parser_population, "has_triton", lambda tensor: triton)
+    for words, examples, expected in ((22, 128, 4 * gigabytes // 5), (250, 32, gigabytes // 8)):
         members = object.__new__(parser_population._Members)
         members.on_cpu, members.size, members.like = False, 125, torch.empty(0)
         members.batch = SimpleNamespace(words=torch.empty(examples, words + 1))
@@ -384,6 +388,24 @@ def test_distinct_cases_of_a_trained_decoder(batch, public_code, monkeypatch):
     monkeypatch.setattr(ParserVAE, "_has_cases", lambda *_: False)
     for found in (cases, twice):
         torch.testing.assert_close(found, slopes(1 << 28))
+
+
+def test_a_trained_decoder_has_the_same_gradient_every_time():
+    """Not only the same sum: the same order of its terms, on several threads."""
+    data = Grammar(num_train=128)
+    model = ParserVAE(data.vocabulary, data.vectors, objective="vae", freeze_decoder=False)
+    batch, estimator = data.splits()["train"], nestruct.StructureNES(num_samples=16)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        found = []
+        for _ in range(3):
+            estimator.backward(model, batch, seed=0)
+            found.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
+    finally:
+        torch.set_num_threads(threads)
+    assert all(map(torch.equal, found[0], found[1]))
+    assert all(map(torch.equal, found[0], found[2]))
 
 
 def test_relaxed_training(batch):

@@ -299,6 +299,9 @@ def _measure(
             missing: Cell = {"seconds": [], "core_seconds": None, "note": "not run: out of memory"}
             cell |= known or missing
             return
+        except KeyboardInterrupt:
+            cell |= known
+            raise
         finally:
             if device.type == "cuda":
                 gc.collect()  # captured steps are held by closures

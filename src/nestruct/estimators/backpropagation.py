@@ -6,7 +6,7 @@ their launches), the gradients and the report.
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from jaxtyping import Bool, Float
@@ -28,6 +28,7 @@ from nestruct.structures import nan_rows
 class Backpropagation(Stateless):
     """Base of the estimators that differentiate encoder and decoder."""
 
+    relaxes: ClassVar[bool] = False  # decodes relaxed structures, for which there are no shortcuts
     num_samples: int
     graph: Literal["auto", "on", "off"]
     _graphed: GraphedStep | None = None
@@ -165,7 +166,7 @@ class Backpropagation(Stateless):
 
     def _is_capturable(self, model: StructuredModel) -> bool:
         """Whether a graph of one step can stand for all."""
-        return may_capture(model, self.graph)
+        return may_capture(model, "on" if self.relaxes else self.graph)
 
     def _adapt(self, stats: dict[str, Tensor]) -> None:
         """Changes the estimator's state after a step: in place, where a captured step reads it."""

@@ -8,7 +8,7 @@ same trees decodes the marginals of the Gibbs law instead.
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from torch import Tensor, nn
 
@@ -48,6 +48,7 @@ class DPP(Backpropagation):
     temperature: float = 1.0
     num_samples: int = 1
     graph: Literal["auto", "on", "off"] = "auto"
+    relaxes: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

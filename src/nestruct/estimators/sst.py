@@ -6,7 +6,7 @@ the Gumbel-softmax (E. Jang et al., 2017). Needs a relaxation; biased, less so a
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -47,6 +47,7 @@ class SST(Backpropagation):
     anneal_interval: int = 1000
     num_samples: int = 1
     graph: Literal["auto", "on", "off"] = "auto"
+    relaxes: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -153,11 +153,20 @@ class TreeLanguageModel(nn.Module):
         return torch.where(words < self.output.out_features, words, 0)
 
     def log_probability(
-        self, hidden: Float[Tensor, "rows hidden"], target: Int[Tensor, " rows"]
+        self, hidden: Float[Tensor, "rows hidden"], target: Int[Tensor, " rows"], among: int = 0
     ) -> Float[Tensor, " rows"]:
-        """Of one word in each row; in pieces, as words are many."""
-        differentiated = torch.is_grad_enabled()
-        if differentiated and len(hidden) * self.output.out_features <= _KEPT_LOGITS:
+        """Of one word in each row; in pieces, as words are many.
+
+        Args:
+            hidden: What predicts each word.
+            target: Its number.
+            among: How many rows there are in all, where these are some of them.
+        """
+        learns = hidden.requires_grad or self.output.weight.requires_grad
+        differentiated = torch.is_grad_enabled() and learns
+        kept = max(len(hidden), among) * self.output.out_features <= _KEPT_LOGITS
+        # A checkpoint cannot be taken inside of torch.func.
+        if differentiated and (kept or torch._C._functorch.is_functorch_wrapped_tensor(hidden)):
             return self._log_probability(hidden, target)
         size = max(1, _MAX_LOGITS[hidden.device.type] // self.output.out_features)
         pieces = zip(hidden.split(size), target.split(size), strict=True)

@@ -70,8 +70,6 @@ class ParserVAE(StructuredModel):
     """
 
     structure: DependencyTree
-    # Batches have many lengths, each a graph of its own; nor can a graph count distinct cases.
-    capturable = False
 
     def __init__(
         self,
@@ -153,6 +151,11 @@ class ParserVAE(StructuredModel):
     def lengths(self, batch: Sentences) -> Int[Tensor, " batch"]:
         """Words of each sentence."""
         return batch.lengths
+
+    @property
+    def capturable(self) -> bool:  # type: ignore[override]
+        """Not as a VAE: distinct cases are counted on the host, and in a graph each is computed."""
+        return self.objective != "vae"
 
     def loss_at(self, batch: Sentences, scores: Tensor, z: Tensor) -> Tensor:
         """The negative ELBO per word of each sentence, at given trees."""

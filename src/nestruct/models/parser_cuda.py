@@ -27,6 +27,8 @@ def _lstm_kernel(
     hidden,
     places,
     features,
+    index_stride,  # from one direction to the next
+    places_stride,
     num_items,
     num_places,
     examples,
@@ -41,8 +43,8 @@ def _lstm_kernel(
     lane = tl.arange(0, LANES)[None, :]
     is_example = example < examples
     inside = is_example[:, None] & (lane < SIZE)
-    item = tl.load(index + direction * examples + example, mask=is_example, other=0)
-    place = tl.load(places + direction * examples + example, mask=is_example, other=0)
+    item = tl.load(index + direction * index_stride + example, mask=is_example, other=0)
+    place = tl.load(places + direction * places_stride + example, mask=is_example, other=0)
     here = (row * examples + example)[:, None]
     one = gates + ((member * num_items + item) * 2 + direction)[:, None] * (4 * SIZE) + lane
     two = added + here * (4 * SIZE) + lane
@@ -86,7 +88,8 @@ def _arc_kernel(
             d = tl.load(below + k, mask=is_dependent, other=0.0)
             w = tl.load(weight + member * SIZE + k)
             total += w * _tanh(h[:, None] + d[None, :])
-    counts = is_head[:, None] & is_dependent[None, :]
+    counts = is_head[:, None] & (is_dependent & (dependents > 0))[None, :]
+    counts = counts & (heads[:, None] != dependents[None, :])
     inside = (heads < tokens)[:, None] & (dependents < tokens)[None, :]
     at = (row * tokens + heads)[:, None] * tokens + dependents[None, :]
     tl.store(scores + at, tl.where(counts, total, 0.0), mask=inside)
@@ -103,7 +106,6 @@ def lstm_step_cuda(
 ) -> None:
     """See `nestruct.models.parser_kernels.lstm_step`."""
     members, _, examples, size = state.shape
-    index, places = index.contiguous(), places.contiguous()
     grid = (2 * members, triton.cdiv(examples, _ROWS))
     with torch.cuda.device_of(state):
         _lstm_kernel[grid](
@@ -114,6 +116,8 @@ def lstm_step_cuda(
             hidden,
             places,
             features,
+            index.stride(0),
+            places.stride(0),
             gates.shape[1],
             features.shape[1],
             examples,

@@ -43,7 +43,7 @@ def lstm_step(
     if _is_plain(gates):
         arrays = [tensor.numpy() for tensor in tensors]
         _spread(_lstm_kernel, state.shape[0] * state.shape[1], *arrays)
-    elif _has_triton(gates):
+    elif has_triton(gates):
         from nestruct.models.parser_cuda import lstm_step_cuda
 
         lstm_step_cuda(*tensors)
@@ -83,7 +83,7 @@ def score_arcs(
         weight: w of each member.
         lengths: Words of each sentence.
     """
-    if _has_triton(head):
+    if has_triton(head):
         from nestruct.models.parser_cuda import score_arcs_cuda
 
         return score_arcs_cuda(head, dependent, weight, lengths)
@@ -114,7 +114,8 @@ def _is_plain(tensor: Tensor) -> bool:
     return tensor.device.type == "cpu" and tensor.dtype == torch.float32
 
 
-def _has_triton(tensor: Tensor) -> bool:
+def has_triton(tensor: Tensor) -> bool:
+    """Whether the kernels are those of `nestruct.models.parser_cuda`."""
     return tensor.is_cuda and tensor.dtype == torch.float32
 
 

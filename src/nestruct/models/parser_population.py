@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from torch.nn.functional import pad
+from torch.nn.functional import embedding, embedding_bag, pad
 
 from nestruct.data import Sentences
 from nestruct.models.dependency import ArcParser, TreeLanguageModel
 from nestruct.models.lstm import flip_index, lstm_names
-from nestruct.models.parser_kernels import MAX_GRID, lstm_step, score_arcs
+from nestruct.models.parser_kernels import MAX_GRID, has_triton, lstm_step, score_arcs
 from nestruct.noise import Noise
 from nestruct.objective import DIVERGENCES
 from nestruct.structures.rows import is_capturing
@@ -108,22 +108,30 @@ def case_log_likelihood(
     first = torch.empty(count, dtype=torch.long, device=device)
     first[case] = torch.arange(len(case), device=device)
     pieces = []
+    current, as_head, as_dependent = (t.flatten(0, 1) for t in (current, as_head, as_dependent))
     target = decoder.targets(batch.words)[sentence, word]
     for some in torch.arange(count, device=device).split(1 << 16):
         member, which = first[some] // len(word), first[some] % len(word)
         row, here = sentence[which], at[which]
         theirs = heads[member, row]  # [cases, tokens]
         head = theirs.gather(1, here[:, None])[:, 0]
-        hidden = current[row, word[which] - 1]
+        # Tables that are looked up: what is added up on the way back, and here, has one order.
+        base = row * tokens
+        hidden = embedding(base + word[which] - 1, current)
         is_earlier = (head < here) & (here > 0)
-        hidden = hidden + torch.where(is_earlier[:, None], as_head[row, head], 0.0)
+        hidden = hidden + torch.where(is_earlier[:, None], embedding(base + head, as_head), 0.0)
         below = (theirs == here[:, None]) & (place < here[:, None]) & (place > 0)
         case_of, dependent = below.nonzero().unbind(1)
-        hidden.index_add_(0, case_of, as_dependent[row[case_of], dependent])
-        pieces.append(decoder.log_probability(hidden.tanh_(), target[which]))
-    values = torch.cat(pieces)
-    total = values.new_zeros(members, examples)
-    return total.index_add_(1, sentence, values[case].view(members, len(word)))
+        counts = below.sum(1)
+        first_of = counts.cumsum(0) - counts
+        hidden = hidden + embedding_bag(
+            base[case_of] + dependent, as_dependent, first_of, mode="sum"
+        )
+        pieces.append(decoder.log_probability(hidden.tanh(), target[which], count))
+    values = embedding(case, torch.cat(pieces)[:, None])
+    spread = values.new_zeros(members, examples, tokens)
+    spread[:, sentence, word] = values.view(members, len(word))
+    return spread.sum(-1)
 
 
 class _Members:
@@ -172,9 +180,10 @@ class _Members:
             return _CPU_PAIRS
         examples, tokens = self.batch.words.shape
         each = 2 * examples * tokens * (16 * tokens + 24 * self.size)
-        # Without Triton the grid of pairs, three times, is computed in pieces.
         room = min(_GPU_FLOATS, _GPU_SHARE * _gpu_bytes(self.like) / self.like.element_size())
-        return max(1, int(room - 3 * MAX_GRID) // each)
+        if not has_triton(self.like):  # the grid of pairs, three times, is computed in pieces
+            room -= min(3 * MAX_GRID, room / 2)
+        return max(1, int(room) // each)
 
     def _scores(self, pairs: slice) -> Float[Tensor, "members batch tokens tokens"]:
         """The arc scores of a block of pairs."""

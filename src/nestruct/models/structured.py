@@ -50,7 +50,7 @@ class StructuredModel(nn.Module):
 
     structure: Structure
     capturable: bool = True
-    """Whether ``graph="auto"`` may capture its steps in a CUDA graph, which knows no shortcuts."""
+    """Whether ``graph="auto"`` captures steps at hard structures: a CUDA graph has no shortcuts."""
 
     def encode(self, batch: Any) -> Tensor:
         """Scores ``[batch, *parts]``."""

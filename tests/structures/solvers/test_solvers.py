@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as hnp
 
 import nestruct
 from nestruct.structures.rows import NO_MEMBER, OK
-from nestruct.structures.solvers import SOLVERS, edmonds
+from nestruct.structures.solvers import SOLVERS
 from nestruct.structures.solvers.edmonds import edmonds_plain
 from nestruct.structures.solvers.eisner import eisner_plain
 from nestruct.structures.solvers.jonker_volgenant import jonker_volgenant_plain
@@ -232,14 +232,9 @@ def test_float32_does_not_lose_the_best_tree():
         assert torch.equal(structure.argmax(scores).double(), structure.argmax(scores.double()))
 
 
-@pytest.mark.parametrize("captured", [False, True])
 @pytest.mark.parametrize("single_root", [0, 1])
-def test_batched_edmonds_equals_the_kernel_on_nested_cycles(single_root, captured, monkeypatch):
-    """Neighbours like each other best, the nearer the better: cycles within cycles.
-
-    In a captured graph there are as many rounds as there could have to be.
-    """
-    monkeypatch.setattr(edmonds, "is_capturing", lambda rows: captured)
+def test_batched_edmonds_equals_the_kernel_on_nested_cycles(single_root):
+    """Neighbours like each other best, the nearer the better: cycles within cycles."""
     generator = np.random.default_rng(3)
     for n in (20, 60, 130):
         place = np.arange(n + 1)

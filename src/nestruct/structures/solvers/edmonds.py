@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from nestruct.kernels import jit
-from nestruct.structures.rows import BAD_LENGTH, NO_MEMBER, NOT_FINITE, OK, is_capturing
+from nestruct.structures.rows import BAD_LENGTH, NO_MEMBER, NOT_FINITE, OK
 
 OPEN, ON_PATH, DONE = 0, 1, 2
 
@@ -154,7 +154,7 @@ def _open_cycles(length, num_labels, parent, arc_source, arc_target, single_root
 def edmonds_batched(
     rows: Tensor, lengths: Tensor | None, single_root: int
 ) -> tuple[Tensor, Tensor]:
-    """Every device; in float32 and double on CUDA by a kernel, else by `contract_all`."""
+    """Every device; on CUDA by a kernel, else by `contract_all`."""
     count, size = rows.shape[0], rows.shape[1]
     node = torch.arange(size, device=rows.device)
     if lengths is None:
@@ -182,9 +182,8 @@ def edmonds_batched(
 def contract_all(weight: Tensor, words: Tensor, single_root: int) -> tuple[Tensor, Tensor]:
     """In each round all nodes choose their best arc and all cycles are contracted.
 
-    A sentence needs as many rounds as its cycles are nested. Outside of a captured graph only the
-    sentences that have a cycle left go into the next round, which is read on the host; inside all
-    do, as often as the longest sentence could need.
+    A sentence needs as many rounds as its cycles are nested; only sentences that have a cycle left
+    go into the next round, which is read on the host.
 
     Args:
         weight: Incoming arcs ``[row, word, source]``.
@@ -222,14 +221,12 @@ def contract_all(weight: Tensor, words: Tensor, single_root: int) -> tuple[Tenso
             smallest = torch.minimum(smallest, smallest.gather(1, ahead))
             ahead = ahead.gather(1, ahead)
         in_cycle = torch.zeros_like(some).scatter_(1, ahead, True) & some
-        if not is_capturing(weight):
-            again = in_cycle.any(1).nonzero()[:, 0]
-            if len(again) == 0:
-                break
-            tensors = (left, some, weight, target, node_of, best, smallest, in_cycle)
-            left, some, weight, target, node_of, best, smallest, in_cycle = (
-                tensor[again] for tensor in tensors
-            )
+        again = in_cycle.any(1).nonzero()[:, 0]
+        if len(again) == 0:
+            break
+        left, some, weight, target = left[again], some[again], weight[again], target[again]
+        node_of, best = node_of[again], best[again]
+        smallest, in_cycle = smallest[again], in_cycle[again]
         name = torch.where(in_cycle, smallest, node)[:, :, None].expand(weight.shape)
         weight = torch.where(in_cycle[:, :, None], weight - best[:, :, None], weight)
         merged = torch.full_like(weight, -torch.inf).scatter_reduce_(1, name, weight, "amax")
