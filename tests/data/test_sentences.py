@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nestruct.data import Minibatches, Vocabulary, batch_size, select_rows
-from nestruct.data.sentences import Buckets, Sentences, choose_widths, collate, normalise
+from nestruct.data.sentences import Buckets, Sentences, collate, normalise
 from nestruct.data.treebank import sentence_of
 
 
@@ -73,14 +73,13 @@ def test_minibatches_have_like_lengths(lengths, size):
     data = chains(lengths)
     batches = data.minibatches(size, seed=1)
     assert isinstance(batches, Buckets)
-    assert len(batches.widths) <= 4
     for epoch in range(2):
         seen = []
         for place in range(batches.steps_per_epoch):
             batch = batches(epoch * batches.steps_per_epoch + place)
             assert len(batch) == min(size, len(lengths))
-            assert batch.words.shape[1] - 1 in batches.widths
-            assert batch.words.shape[1] > batch.lengths.max()
+            longest = int(batch.lengths.max())
+            assert batch.words.shape[1] - 1 == max(4, -(-longest // 4) * 4)
             seen += batch.lengths.tolist()
         assert len(seen) == batches.steps_per_epoch * min(size, len(lengths))
         assert all(seen.count(n) <= lengths.count(n) for n in seen)
@@ -93,20 +92,6 @@ def test_epochs_differ_and_leave_out_others():
     epochs = [torch.cat([batches(2 * e + k).lengths for k in range(2)]).tolist() for e in range(20)]
     assert set(itertools.chain(*epochs)) == set(range(1, 12))
     assert len({tuple(epoch) for epoch in epochs}) > 10
-
-
-@given(st.lists(st.integers(1, 30), min_size=1, max_size=12))
-def test_widths_are_the_best(lengths):
-    sizes = sorted({-(-n // 4) * 4 for n in lengths})
-
-    def cost(widths):
-        return sum(min(w for w in widths if w >= n) ** 2 for n in lengths)
-
-    options = itertools.chain.from_iterable(
-        itertools.combinations(sizes, count) for count in range(1, 5)
-    )
-    best = min(cost(o) for o in options if o[-1] == sizes[-1])
-    assert cost(choose_widths(lengths)) == best
 
 
 def test_plain_minibatches_are_what_they_were():

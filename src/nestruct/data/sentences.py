@@ -16,8 +16,7 @@ from nestruct.data.treebank import Sentence, is_punctuation
 
 UNKNOWN, ROOT = 0, 1  # the first two words of every vocabulary
 _RESERVED = ("<unknown>", "<root>")
-_MAX_WIDTHS = 4  # as many steps as are kept captured on a GPU
-_STEP = 4  # widths are multiples of it
+_STEP = 4  # widths of minibatches are multiples of it: so there are few, to be captured on a GPU
 _MAX_CELLS = 1 << 18  # arcs of the sentences that are evaluated at a time
 
 
@@ -192,11 +191,11 @@ def collate(sentences: Sequence[Sentence], vocabulary: Vocabulary, *, trees: boo
 
 
 class Buckets(Minibatches):
-    """Minibatches of sentences of like length, padded to few widths; every epoch has its own order.
+    """Minibatches of sentences of like length, in another order in every epoch.
 
     What is left over at the end of an epoch is dropped, another part in each, so that every
-    minibatch has the same number of sentences. There are at most four widths, those that cost the
-    least padding: so a step can be captured for each of them on a GPU.
+    minibatch has the same number of sentences. Each is padded to its longest, and that to a
+    multiple of four.
 
     Args:
         data: All sentences.
@@ -215,7 +214,6 @@ class Buckets(Minibatches):
 
     def __init__(self, data: Sentences, *, size: int | None = None, seed: int = 0) -> None:
         super().__init__(data, size=size, seed=seed)
-        self.widths = choose_widths(data.lengths.tolist())
         self._lengths = data.lengths.cpu()
         self._width_of: list[int] = []  # of each minibatch of the present epoch
 
@@ -229,32 +227,5 @@ class Buckets(Minibatches):
         order = order[self._lengths[order].argsort(stable=True)].view(-1, self.size)
         order = order[self._shuffle(self.steps_per_epoch, epoch, 1)]
         longest = self._lengths[order].amax(1).tolist()
-        self._width_of = [next(w for w in self.widths if w >= length) for length in longest]
+        self._width_of = [max(1, -(-length // _STEP)) * _STEP for length in longest]
         return order.flatten()
-
-
-def choose_widths(lengths: Sequence[int]) -> list[int]:
-    """At most four widths, multiples of 4, with the least sum of squares of padded lengths.
-
-    Example:
-        >>> choose_widths([1, 2, 3, 4, 20, 20, 21, 60])
-        [4, 20, 24, 60]
-    """
-    counts = Counter(max(1, -(-length // _STEP)) * _STEP for length in lengths)
-    # The cheapest widths for all sizes up to each one, which is the last of them.
-    best: dict[int, tuple[int, list[int]]] = {0: (0, [])}
-    found = []
-    for _ in range(_MAX_WIDTHS):
-        longer = {}
-        for width in counts:
-            between = {low: sum(n for s, n in counts.items() if low < s <= width) for low in best}
-            options = [
-                (cost + width**2 * between[low], [*widths, width])
-                for low, (cost, widths) in best.items()
-                if low < width
-            ]
-            if options:
-                longer[width] = min(options)
-        best = longer
-        found += [best[max(counts)]] if max(counts) in best else []
-    return min(found)[1]

@@ -13,7 +13,7 @@ from nestruct.errors import InputError, first_line
 log = logging.getLogger("nestruct")
 
 
-_MAX_CAPTURED = 4
+_MAX_CAPTURED = 32  # batches of sentences come in some 25 widths
 
 
 def run_step(
@@ -43,6 +43,7 @@ class GraphedStep:
     def __init__(self, strict: bool) -> None:
         self.strict = strict
         self.captured: dict[Any, Any] = {}
+        self.pool: Any = None
 
     def __call__(
         self,
@@ -115,7 +116,9 @@ class GraphedStep:
             finally:
                 torch.cuda.current_stream().wait_stream(stream)
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
+            # One memory for all: what a replay leaves there is used before the next one.
+            self.pool = self.pool or torch.cuda.graph_pool_handle()
+            with torch.cuda.graph(graph, pool=self.pool):
                 result = step(copy, counter)
         except Exception as error:
             if self.strict:
