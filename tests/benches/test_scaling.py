@@ -9,8 +9,9 @@ from toys import run_command as run
 
 from nestruct import InputError
 from nestruct.benches import TASKS, Protocol, fit_growth, measure_scaling, read_scaling
-from nestruct.benches.scaling import spread_out, step_seconds, summarise
+from nestruct.benches.scaling import spread_out
 from nestruct.benches.scaling_figure import draw_scaling
+from nestruct.benches.scaling_summary import step_seconds, summarise
 from nestruct.benches.scaling_tasks import estimator
 
 TINY = Protocol(

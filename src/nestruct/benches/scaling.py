@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from nestruct.benches.growth import fit_growth
+from nestruct.benches.scaling_summary import Cell, Record, step_seconds, summarise
 from nestruct.benches.scaling_tasks import TASKS, Protocol, build, estimator, evaluations
 from nestruct.data import to_device
 from nestruct.errors import InputError, check_name
@@ -37,10 +37,6 @@ SIZES = tuple(range(10, 251, 10))
 FORMAT = 1
 _WORTH_TIMING = 0.1  # seconds: shorter steps are timed several at a time
 _MOST_AT_A_TIME = 20
-_PAPER_DEVICES = 4  # GPUs, one member on each
-
-Cell = dict[str, Any]  # what was measured of one method at one size
-Record = dict[str, Any]  # the whole file
 
 
 def measure_scaling(
@@ -137,49 +133,6 @@ def check_options(
         raise InputError(f"The longest step must be positive, got {longest!r}.")
 
 
-def step_seconds(cell: Cell, clock: str = "hardware") -> list[float]:
-    """Seconds of a step with all its members, extrapolated from those that were timed.
-
-    Args:
-        cell: A measurement.
-        clock: ``wall``, or ``hardware``: core-seconds on a CPU, and the same as wall on a GPU.
-    """
-    task, members, timed = cell["task"], cell["members"], cell["timed_members"]
-    scale = evaluations(task, members) / evaluations(task, timed) if timed != members else 1.0
-    spent = cell["seconds"] if clock == "wall" else cell.get("core_seconds") or cell["seconds"]
-    return [scale * seconds for seconds in spent]
-
-
-def summarise(record: Record) -> list[dict[str, Any]]:
-    """For each method its growth, and its times at the largest size that was measured.
-
-    ``seconds``, and what follows from them, are of one GPU, or of one core; ``wall_seconds`` are
-    what passed. ``seconds_on_4`` is the paper's view of NES with N = 4, one member on each of four
-    devices, if nothing were lost between them. ``members_meanwhile`` is how many members NES
-    evaluates on the same hardware while this method does one step.
-    """
-    rows, series = [], _series(record)
-    for (task, method, members), cells in series.items():
-        times = {cell["size"]: median(step_seconds(cell)) for cell in cells}
-        largest = max(times)
-        growth = fit_growth(list(times), list(times.values()))
-        row: dict[str, Any] = {"task": task, "method": method, "members": members}
-        last = next(cell for cell in cells if cell["size"] == largest)
-        row |= {"largest_size": largest, "seconds": times[largest]}
-        row["wall_seconds"] = median(step_seconds(last, "wall"))
-        row["extrapolated_sizes"] = [
-            cell["size"] for cell in cells if cell["timed_members"] != members
-        ]
-        if method == "NES" and members == record["protocol"]["few_members"]:
-            row["seconds_on_4"] = times[largest] / _PAPER_DEVICES
-        if method != "NES":
-            rate = _member_seconds(series, task, largest)
-            row["members_meanwhile"] = None if rate is None else times[largest] / rate
-        row["growth"] = None if growth is None else asdict(growth)
-        rows.append(row)
-    return rows
-
-
 def spread_out(sizes: Sequence[int]) -> list[int]:
     """The same sizes, each as far as can be from those before it: first the two ends.
 
@@ -193,26 +146,6 @@ def spread_out(sizes: Sequence[int]) -> list[int]:
         order.append(max(left, key=lambda n: min(abs(n - known) for known in order)))
         left.remove(order[-1])
     return order
-
-
-def _series(record: Record) -> dict[tuple[str, str, int], list[Cell]]:
-    series: dict[tuple[str, str, int], list[Cell]] = {}
-    for cell in record["cells"]:
-        if cell["seconds"]:
-            key = (cell["task"], cell["method"], cell["members"])
-            series.setdefault(key, []).append(cell)
-    return series
-
-
-def _member_seconds(series: dict, task: str, size: int) -> float | None:
-    """What a member takes in the largest population that was timed at a size."""
-    found = [
-        (cell["timed_members"], median(step_seconds(cell)) / cell["members"])
-        for (name, method, _), cells in series.items()
-        for cell in cells
-        if name == task and method == "NES" and cell["size"] == size
-    ]
-    return max(found)[1] if found else None
 
 
 def _open(path: Path, protocol: Protocol, device: torch.device) -> Record:
@@ -291,33 +224,30 @@ def _measure(
         if cell["timed_members"] == few:  # the same measurement serves both
             cell |= json.loads(json.dumps(small)) | {"members": cell["members"]}
             return
-    known: Cell = {}
-    while True:
-        try:
-            _time_steps(cell, repeats, device, protocol)
-        except (torch.OutOfMemoryError, MemoryError):
-            missing: Cell = {"seconds": [], "core_seconds": None, "note": "not run: out of memory"}
-            cell |= known or missing
-            return
-        except KeyboardInterrupt:
-            cell |= known
-            raise
-        finally:
-            if device.type == "cuda":
-                gc.collect()  # captured steps are held by closures
-                torch.cuda.empty_cache()
-        timed, spent = cell["timed_members"], median(cell["seconds"])
-        if timed == cell["members"] or spent > longest / 2:
-            return
-        # A step of few members was launches more than work: there is time for more of them.
-        known = json.loads(json.dumps(cell))
-        fitting = int(timed * longest / spent) // 2 * 2
-        cell |= {
-            "timed_members": min(fitting, cell["members"]),
-            "seconds": [],
-            "core_seconds": None,
-        }
-        del cell["first_seconds"]
+    try:
+        _time_steps(cell, repeats, device, protocol)
+        # A step of few members may be launches more than work: there is time for more of them.
+        while (timed := cell["timed_members"]) < cell["members"]:
+            spent = median(cell["seconds"])
+            if spent > longest / 2:
+                break
+            members = min(int(timed * longest / spent) // 2 * 2, cell["members"])
+            larger = {name: value for name, value in cell.items() if name != "first_seconds"}
+            larger |= {"timed_members": members, "seconds": [], "core_seconds": None}
+            _release(device)
+            _time_steps(larger, repeats, device, protocol)
+            cell |= larger
+    except (torch.OutOfMemoryError, MemoryError):
+        if not cell["seconds"]:
+            cell |= {"core_seconds": None, "note": "not run: out of memory"}
+    _release(device)
+
+
+def _release(device: torch.device) -> None:
+    """Gives memory back to a GPU; captured steps are held by closures."""
+    if device.type == "cuda":
+        gc.collect()
+        torch.cuda.empty_cache()
 
 
 def _time_steps(cell: Cell, repeats: int, device: torch.device, protocol: Protocol) -> None:

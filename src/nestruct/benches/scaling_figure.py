@@ -5,7 +5,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from nestruct.benches.growth import fit_growth
-from nestruct.benches.scaling import Record, step_seconds
+from nestruct.benches.scaling_summary import Record, step_seconds
 from nestruct.errors import InputError
 
 if TYPE_CHECKING:

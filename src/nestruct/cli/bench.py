@@ -7,8 +7,8 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from nestruct.benches import SIZES, TASKS, measure_scaling
-from nestruct.benches.scaling import Record
 from nestruct.benches.scaling_figure import draw_scaling
+from nestruct.benches.scaling_summary import Record
 from nestruct.cli.arguments import check_word
 from nestruct.errors import InputError
 from nestruct.training.recipe import resolve_device

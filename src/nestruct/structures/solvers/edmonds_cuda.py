@@ -10,15 +10,11 @@ import triton.language as tl
 from torch import Tensor
 
 from nestruct.structures.rows import NO_MEMBER, OK
+from nestruct.structures.solvers.lanes_cuda import pick
 
 OPEN = tl.constexpr(0)
 ON_PATH = tl.constexpr(1)
 DONE = tl.constexpr(2)
-
-
-@triton.jit
-def _pick(values, lane, at):
-    return tl.sum(tl.where(lane == at, values, tl.zeros_like(values)), 0)
 
 
 @triton.jit
@@ -53,15 +49,15 @@ def _edmonds_kernel(
     depth = length * 0
     while start <= length:
         if depth == 0:
-            node = _pick(node_of, lane, start)
-            if _pick(state, lane, node) == DONE:
+            node = pick(node_of, lane, start)
+            if pick(state, lane, node) == DONE:
                 start += 1
             else:
                 path = tl.where(lane == 0, node, path)
                 state = tl.where(lane == node, ON_PATH, state)
                 depth = depth + 1
         else:
-            node = _pick(path, lane, depth - 1)
+            node = pick(path, lane, depth - 1)
             values = tl.load(weight + node * size + lane, mask=inside, other=float("-inf"))
             targets = tl.load(target + node * size + lane, mask=inside, other=0)
             words = tl.where(lane >= SINGLE_ROOT, values, float("-inf"))
@@ -70,17 +66,17 @@ def _edmonds_kernel(
             if SINGLE_ROOT:
                 last_resort = best == float("-inf")
                 source = tl.where(last_resort, 0, source)
-                best = tl.where(last_resort, _pick(values, lane, 0), best)
+                best = tl.where(last_resort, pick(values, lane, 0), best)
             if best == float("-inf"):
                 stuck = 1
                 start = length + 1
             else:
-                mine = _pick(label, lane, node)
+                mine = pick(label, lane, node)
                 arc_source = tl.where(wide == mine, source, arc_source)
-                arc_target = tl.where(wide == mine, _pick(targets, lane, source), arc_target)
+                arc_target = tl.where(wide == mine, pick(targets, lane, source), arc_target)
                 gain = tl.where(lane == node, best, gain)
-                head = _pick(node_of, lane, source)
-                found = _pick(state, lane, head)
+                head = pick(node_of, lane, source)
+                found = pick(state, lane, head)
                 if found == DONE:
                     state = tl.where(state == ON_PATH, DONE, state)
                     depth = depth * 0
@@ -92,24 +88,24 @@ def _edmonds_kernel(
                 else:
                     # A cycle: the path from head to its end. It becomes one node, in head's row.
                     merged = tl.load(weight + head * size + lane, mask=inside, other=float("-inf"))
-                    merged -= _pick(gain, lane, head)
+                    merged -= pick(gain, lane, head)
                     enters = tl.load(target + head * size + lane, mask=inside, other=0)
                     absorbed = node_of == head
-                    parent = tl.where(wide == _pick(label, lane, head), num_labels, parent)
+                    parent = tl.where(wide == pick(label, lane, head), num_labels, parent)
                     depth -= 1
-                    member = _pick(path, lane, depth)
+                    member = pick(path, lane, depth)
                     while member != head:
                         absorbed = absorbed | (node_of == member)
-                        parent = tl.where(wide == _pick(label, lane, member), num_labels, parent)
+                        parent = tl.where(wide == pick(label, lane, member), num_labels, parent)
                         own = tl.load(
                             weight + member * size + lane, mask=inside, other=float("-inf")
                         )
-                        own -= _pick(gain, lane, member)
+                        own -= pick(gain, lane, member)
                         theirs = tl.load(target + member * size + lane, mask=inside, other=0)
                         enters = tl.where(own > merged, theirs, enters)
                         merged = tl.maximum(own, merged)
                         depth -= 1
-                        member = _pick(path, lane, depth)
+                        member = pick(path, lane, depth)
                     depth += 1
                     merged = tl.where(absorbed, float("-inf"), merged)
                     node_of = tl.where(absorbed, head, node_of)
@@ -123,13 +119,13 @@ def _edmonds_kernel(
     cycle = num_labels - 1
     while cycle > length:
         if stuck == 0:
-            member = _pick(arc_target, wide, cycle)
-            around = _pick(parent, wide, member)
+            member = pick(arc_target, wide, cycle)
+            around = pick(parent, wide, member)
             while around != cycle:
                 member = around
-                around = _pick(parent, wide, member)
-            source = _pick(arc_source, wide, cycle)
-            enters = _pick(arc_target, wide, cycle)
+                around = pick(parent, wide, member)
+            source = pick(arc_source, wide, cycle)
+            enters = pick(arc_target, wide, cycle)
             arc_source = tl.where(wide == member, source, arc_source)
             arc_target = tl.where(wide == member, enters, arc_target)
         cycle -= 1

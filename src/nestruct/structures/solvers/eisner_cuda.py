@@ -9,15 +9,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from nestruct.structures.solvers.lanes_cuda import pick
+
 RIGHT = tl.constexpr(0)
 LEFT = tl.constexpr(1)
 ARC_RIGHT = tl.constexpr(2)
 ARC_LEFT = tl.constexpr(3)
-
-
-@triton.jit
-def _pick(values, lane, at):
-    return tl.sum(tl.where(lane == at, values, tl.zeros_like(values)), 0)
 
 
 @triton.jit
@@ -90,7 +87,7 @@ def _eisner_kernel(
     depth = tl.where(best > nothing, 1 + FIRST, 0)
     while depth > 0:
         depth -= 1
-        entry = _pick(stack, wide, depth)
+        entry = pick(stack, wide, depth)
         kind, start, width = entry % 4, entry // 4 % LANES, entry // 4 // LANES
         if width > 0:
             is_arc = kind >= ARC_RIGHT
