@@ -122,7 +122,11 @@ def test_long_sentences_leave_a_gpu_blocks_worth_launching(gigabytes, triton, mo
         members = object.__new__(parser_population._Members)
         members.on_cpu, members.size, members.like = False, 125, torch.empty(0)
         members.batch = SimpleNamespace(words=torch.empty(examples, words + 1))
-        assert members._num_pairs >= expected
+        members.has_kl = False
+        pairs = members._num_pairs
+        assert pairs >= expected
+        members.has_kl = True  # whose log-partitions take more room
+        assert 1 <= members._num_pairs < pairs
 
 
 def test_padding_changes_nothing(batch):

@@ -139,6 +139,7 @@ class _Members:
 
     def __init__(self, model: "ParserVAE", population: "Population", batch: Sentences) -> None:
         self.parser: ArcParser = model.parser
+        self.has_kl = model.kl != "none"
         self.population, self.batch = population, batch
         self.size = self.parser.lstm.hidden_size
         examples, tokens = batch.words.shape
@@ -179,7 +180,8 @@ class _Members:
         if self.on_cpu:
             return _CPU_PAIRS
         examples, tokens = self.batch.words.shape
-        each = 2 * examples * tokens * (16 * tokens + 24 * self.size)
+        arcs = 16 + (tokens if self.has_kl else 0)  # numbers per arc; a log-partition takes many
+        each = 2 * examples * tokens * (arcs * tokens + 24 * self.size)
         room = min(_GPU_FLOATS, _GPU_SHARE * _gpu_bytes(self.like) / self.like.element_size())
         if not has_triton(self.like):  # the grid of pairs, three times, is computed in pieces
             room -= min(3 * MAX_GRID, room / 2)
