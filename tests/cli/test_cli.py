@@ -170,6 +170,11 @@ def test_an_option_that_does_not_exist(capsys):
     assert "reproduce" not in text  # other verbs have options like it
 
 
+def test_a_number_that_is_none(capsys):
+    assert run("train", "graph-layout-tiny", "--run", "r", "--seed", "one") == 2
+    assert "Error parsing --seed: 'one' is not a whole number." in capsys.readouterr().err
+
+
 def test_options_of_the_recipe_can_be_written_as_flags(tmp_path):
     words = ["train", "graph-layout-tiny", *QUICK, "--run", tmp_path / "run", "--max-steps", 1]
     assert run(*words, "--estimator.sigma", "0.5", "--optimizer.lr=0.5") == 0

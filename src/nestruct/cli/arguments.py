@@ -5,8 +5,25 @@ from pathlib import Path
 from typing import Annotated
 
 from tyro.conf import FlagCreatePairsOff, Positional, arg
+from tyro.constructors import PrimitiveConstructorSpec
 
 from nestruct.errors import InputError, check_name
+
+
+def _to_number(words: list[str]) -> int:
+    try:
+        return int(words[0])
+    except ValueError:
+        raise ValueError(f"{words[0]!r} is not a whole number.") from None
+
+
+_WHOLE_NUMBER: PrimitiveConstructorSpec = PrimitiveConstructorSpec(
+    nargs=1,
+    metavar="N",
+    instance_from_str=_to_number,
+    is_instance=lambda value: value is None or isinstance(value, int),
+    str_from_instance=lambda value: [str(value)],
+)
 
 RecipeName = Annotated[str, Positional, arg(metavar="RECIPE")]
 MaybeRecipe = Annotated[str | None, Positional, arg(metavar="[RECIPE]", help_behavior_hint="")]
@@ -16,7 +33,7 @@ Overrides = Annotated[
 ]
 # None by default, which the help need not say.
 Folder = Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="")]
-Number = Annotated[int | None, arg(metavar="N", help_behavior_hint="")]
+Number = Annotated[int | None, _WHOLE_NUMBER, arg(metavar="N", help_behavior_hint="")]
 Device = Annotated[str | None, arg(metavar="D", help_behavior_hint="")]
 Flag = Annotated[bool, FlagCreatePairsOff, arg(help_behavior_hint="")]
 
