@@ -2,6 +2,7 @@
 
 import itertools
 import re
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -66,13 +67,14 @@ def sweep(
         )
         for overrides, folder in zip(grid, folders, strict=True)
     ]
-    print(f"{len(grid)} runs in {run}, {jobs} at a time; their output is in *.log.", flush=True)
+    runs = f"{len(grid)} run{'s' * (len(grid) > 1)}"
+    print(f"{runs} in {run}, {jobs} at a time; their output is in *.log.", flush=True)
     with Display(trainings) as display:
         ended = run_jobs(trainings, jobs, tell=display.tell, look=display.look)
     if ended.stopped:
         print("Stopped; the same command continues.")
         return 130
-    print(f"See them with: nestruct report {run}/*/ -o page.html")
+    print(f"See them with: nestruct report {shlex.quote(str(run))}/*/ -o page.html")
     return 1 if ended.failed else 0
 
 
