@@ -25,4 +25,6 @@ def test_an_estimator_without_sigma_is_told_one(capsys):
 @pytest.mark.parametrize(("option", "least"), [("--num-trials", 2), ("--batch-size", 1)])
 def test_counts_are_checked(option, least, capsys):
     assert run("check-gradient", *SMALL, option, least - 1) == 1
-    assert capsys.readouterr().err.endswith(f"{option} must be at least {least}, got {least - 1}.\n")
+    assert capsys.readouterr().err.endswith(
+        f"{option} must be at least {least}, got {least - 1}.\n"
+    )

@@ -106,11 +106,9 @@ def test_larger_models_and_too_few_trials():
 
 def test_what_chance_could_hide_is_undecided():
     model = vae(nestruct.Categorical(4), inputs=20, hidden=30, divergence="gibbs")
+    options = {"num_trials": 30, "num_reference": 1000, "compare_laws": False}
     for shaping in ("none", "standard_score"):
-        report = check_gradient(
-            *(model, planted(1.0, shaping=shaping), bits(3, 20)),
-            **{"num_trials": 30, "num_reference": 1000, "compare_laws": False},
-        )
+        report = check_gradient(model, planted(1.0, shaping=shaping), bits(3, 20), **options)
         assert report.noise > 1
         assert (report.passed, report.undecided) == (False, True)
     assert not check(small(), planted(1.0)).undecided
