@@ -146,6 +146,10 @@ def test_seed_and_init_from(trained, tmp_path):
         (["sweep", "graph-layout-tiny", "sede=1,2", "--run", "x"], "did you mean 'seed'?"),
         (["sweep", "graph-layout-tiny", "seed=1,1", "--run", "x"], "every value once"),
         (["sweep", "graph-layout-tiny", "seed=1,2", "--run", "x", "--jobs", "0"], "at least 1"),
+        (
+            ["sweep", "a", "training.max_steps=3,5", "--run", "x", "--max-steps", "4"],
+            "leave one of the two out",
+        ),
         (["train", "graph-layout-tiny", "--run", "x", "training.metric=f1_mp"], "'f1_map'"),
         (["train", "graph-layout-tiny", "--run", "x", "scheduler.T_max=0"], "cannot take a step"),
         (["check-gradient", "graph-layout-tny"], "did you mean 'graph-layout-tiny'?"),

@@ -42,6 +42,20 @@ def test_a_file_of_ones_own_is_compared_with(parser, tmp_path, capsys):
     assert "has no sentences" in err
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--file", "own.conllu", "--split", "test"], "leave out --split test"),
+        (["--skip-bad"], "say which with --file"),
+    ],
+)
+def test_options_that_would_be_ignored_are_refused(words, message, capsys):
+    status, _, err = said(capsys, "evaluate", "nowhere", *words)
+    assert status == 1
+    assert message in err
+    assert len(err.splitlines()) == 1
+
+
 def test_hidden_trees_are_not_compared_with(parser, tmp_path, capsys):
     start = ["--init-from", parser, "--run", tmp_path / "nes", "estimator.population_size=4"]
     assert run("train", "parser-tiny-nes", *start, "training.max_epochs=1") == 0

@@ -7,7 +7,7 @@ import sys
 import pytest
 from toys import run_command
 
-from nestruct.cli.queue import Job, cores, run_jobs
+from nestruct.cli.queue import Ended, Job, cores, run_jobs
 from nestruct.errors import InputError
 from nestruct.reports.published import published_tables
 from nestruct.training import Recipe, read_recipe
@@ -155,6 +155,18 @@ def test_a_stop_a_continuation_and_the_table(tmp_path, capfd, monkeypatch):
     assert (tmp_path / "figure-bound-tiny" / "page.html").exists()
     assert run_command(*words) == 0
     assert capfd.readouterr().out.count("already done") == 2
+
+
+def test_a_budget_does_not_hide_what_failed(tmp_path, capfd, monkeypatch):
+    plan = read_plan("figure-bound")
+    short = dataclasses.replace(plan, entries=plan.entries[:2])
+    module = sys.modules["nestruct.cli.reproduce"]
+    monkeypatch.setattr(module, "read_plan", lambda name, *, tiny: short)
+    monkeypatch.setattr(module, "run_jobs", lambda *_, **__: Ended(1, stopped=True))
+    words = ["reproduce", "figure-bound", "--tiny", "--run", tmp_path, "--device", "cpu"]
+    assert run_command(*words, "--budget", 1e-6) == 1
+    assert capfd.readouterr().out.endswith("Failed, in part or in whole: figure-bound.\n")
+    assert run_command(*words) == 130
 
 
 def test_phases_one_after_the_other_and_the_papers_table(tmp_path, capfd, monkeypatch):

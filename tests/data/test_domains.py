@@ -102,6 +102,10 @@ def test_a_folder_of_ones_own_and_names_of_ud(folder):
 def test_says_what_is_missing(folder, monkeypatch):
     with pytest.raises(InputError, match=r"xx_c/train.conllu.gz is missing; get xx_c-ud-train"):
         _ = Treebanks(source="xx_c").vocabulary
+    (folder / "mine").mkdir()
+    remedy = rf"mine/train.conllu.gz is missing; put train.conllu or .* into {folder}/mine\.$"
+    with pytest.raises(InputError, match=remedy):
+        _ = Treebanks(source=f"{folder}/mine").vocabulary
     with pytest.raises(InputError, match=r"say which: data\.target=NAME"):
         _ = Treebanks(source="xx_a", train_on="target").texts
     (folder / "emb" / "xx_v.npz").unlink()

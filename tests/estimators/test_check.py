@@ -98,12 +98,35 @@ def test_larger_models_and_too_few_trials():
     options = {"num_reference": 1000, "compare_laws": False}
     right = planted(1.0, shaping="none")
     assert check_gradient(model, right, batch, num_trials=150, **options).passed
-    assert not check_gradient(
-        model, planted(2.0, shaping="none"), batch, num_trials=150, **options
-    ).passed
-    assert not check_gradient(
-        model, right, batch, num_trials=2, **options
-    ).passed  # nothing is known
+    wrong = check_gradient(model, planted(2.0, shaping="none"), batch, num_trials=150, **options)
+    assert (wrong.passed, wrong.undecided) == (False, False)
+    few = check_gradient(model, right, batch, num_trials=2, **options)
+    assert (few.passed, few.undecided) == (False, True)  # nothing is known
+
+
+def test_what_chance_could_hide_is_undecided():
+    model = vae(nestruct.Categorical(4), inputs=20, hidden=30, divergence="gibbs")
+    options = {"num_trials": 30, "num_reference": 1000, "compare_laws": False}
+    for shaping in ("none", "standard_score"):
+        report = check_gradient(model, planted(1.0, shaping=shaping), bits(3, 20), **options)
+        assert report.noise > 1
+        assert (report.passed, report.undecided) == (False, True)
+    assert not check(small(), planted(1.0)).undecided
+    assert not check(small(), planted(-1.0)).undecided
+    assert check(small(), planted(1.0), num_trials=9).undecided
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_trials": 1}, "num_trials must be at least 2"),
+        ({"num_reference": 0}, "num_reference must be at least 2"),
+        ({"sigma": 0.0}, "sigma must be positive"),
+    ],
+)
+def test_mistakes_are_refused(options, message):
+    with pytest.raises(InputError, match=message):
+        check(small(), planted(1.0), **options)
 
 
 def test_models_that_are_not_vmapped():

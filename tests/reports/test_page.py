@@ -58,7 +58,8 @@ def test_a_page_says_what_came_out(runs, tmp_path):
     assert page.one("h1").text == page.one("title").text == "Small trees"
     assert [sentence.text for sentence in page.all("p", kind="sentence")] == [
         "sigma 0.1F1 of the most likely tree rose from 0.410 to 0.710 (chance 0.400, shortest tree "
-        "0.700) in 1 min 20 s, 4 k forward evaluations, no gradient; mean of 3 seeds. "
+        "0.700) in 1 min (of 1 min 20 s in all), 3 k forward evaluations, no gradient; mean of 3 "
+        "seeds. "
         "On test data: 0.710.",
         "sigma 0.3F1 of the most likely structure rose from 0.400 to 0.600 in 40 s, 2 k forward "
         "evaluations, no gradient. Unfinished at step 20.",

@@ -107,6 +107,27 @@ def test_an_unfinished_run_says_where_it_stopped(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("loop", "finished"),
+    [
+        ({"reason": None, "step": 40}, False),  # killed in its test
+        ({"reason": "finished", "step": 40}, True),
+        ({"reason": "finished", "step": 20}, False),  # asked to go on for longer
+        ({"reason": "stopped early", "step": 20}, True),
+        (None, True),  # its checkpoints were not kept
+    ],
+)
+@pytest.mark.parametrize("name", ["last", "last.previous"])
+def test_the_last_checkpoint_says_whether_a_run_ended(tmp_path, name, loop, finished):
+    folder = write_run(tmp_path / "run")
+    (folder / "checkpoints" / name).mkdir(parents=True)
+    if loop is not None:
+        (folder / "checkpoints" / name / "state.json").write_text(json.dumps({"loop": loop}))
+    run = read_run(folder)
+    assert run.finished == finished
+    assert run.state == ("finished" if finished else "unfinished at step 40 of 40")
+
+
+@pytest.mark.parametrize(
     ("metric", "maximize", "step"),
     [("loss", "false", 40), ("loss", "true", 0), ("no", "false", None)],
 )

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from tyro.conf import arg
 
 from nestruct.cli.arguments import Flag, RunFolder
+from nestruct.errors import InputError
 from nestruct.training import evaluate_file, evaluate_run
 from nestruct.wording import number
 
@@ -14,7 +15,10 @@ def evaluate(
     run: RunFolder,
     /,
     *,
-    split: Literal["train", "validation", "test"] = "test",
+    split: Annotated[
+        Literal["train", "validation", "test"] | None,
+        arg(metavar="{train,validation,test}", help_behavior_hint="(default: test)"),
+    ] = None,
     file: Annotated[str | None, arg(metavar="FILE.conllu", help_behavior_hint="")] = None,
     skip_bad: Flag = False,
     checkpoint: Literal["best", "last"] = "best",
@@ -32,6 +36,11 @@ def evaluate(
         device: auto, cpu, cuda or cuda:1.
         as_json: Print one JSON object instead of lines.
     """
+    if file is not None and split is not None:
+        raise InputError(f"--file is compared with instead of a split: leave out --split {split}.")
+    if file is None and skip_bad:
+        raise InputError("--skip-bad is about the sentences of a file: say which with --file.")
+    split = split or "test"
     kept = {"checkpoint": checkpoint, "device": device}
     if file is None:
         step, values = evaluate_run(run, split=split, **kept)

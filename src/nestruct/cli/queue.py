@@ -33,12 +33,14 @@ class Job:
         folder: The run folder; what the run prints is appended to ``FOLDER.log``.
         words: What ``nestruct train`` takes for a new run, besides the folder.
         max_steps: How far a finished run is continued; as far as it was asked to, when None.
+        device: Where a run goes on that is continued; where it was, when None.
         after: A job whose best parameters are the first ones of this.
     """
 
     folder: Path
     words: Sequence[str]
     max_steps: int | None = None
+    device: str | None = None
     after: "Job | None" = None
 
     @property
@@ -60,7 +62,8 @@ class Job:
         train = [sys.executable, "-m", "nestruct", "train"]
         if (self.folder / "config.toml").exists():
             steps = [] if self.max_steps is None else ["--max-steps", str(self.max_steps)]
-            return [*train, "--resume", str(self.folder), *steps]
+            device = [] if self.device is None else ["--device", self.device]
+            return [*train, "--resume", str(self.folder), *steps, *device]
         first = [] if self.after is None else ["--init-from", str(self.after.folder)]
         return [*train, *self.words, "--run", str(self.folder), *first]
 

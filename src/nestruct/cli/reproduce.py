@@ -81,7 +81,7 @@ def reproduce(
     parts = {}
     for name in [name for name in names if name != _SCALING]:
         one = read_plan(name, tiny=tiny)
-        trainings = _jobs(one, folders[name], count, where, tiny)
+        trainings = _jobs(one, folders[name], count, device, tiny)
         at_once = jobs or _at_once(one, where, tiny)
         parts[name] = _Part(one, folders[name], trainings, count, at_once, tiny)
     if plan:
@@ -102,17 +102,23 @@ def reproduce(
             print(f"nestruct: {name}: {first_line(error)}", file=sys.stderr)
             failed.append(name)
             continue
-        if ended.stopped:
-            print("Stopped, all is saved; the same command continues.")
-            return 130 if deadline is None or time.monotonic() < deadline else 0
         if ended.failed:
             failed.append(name)
+        if ended.stopped:
+            print("Stopped, all is saved; the same command continues.")
+            _say_failed(failed)
+            in_time = deadline is None or time.monotonic() < deadline  # so it was a signal
+            return 130 if in_time else int(bool(failed))
     if len(folders) > 1:
         pages = [folder / "page.html" for folder in folders.values()]
         print("\nAll pages:", *(page for page in pages if page.exists()), sep="\n  ")
-        if failed:
-            print(f"Failed, in part or in whole: {', '.join(failed)}.")
+        _say_failed(failed)
     return 1 if failed else 0
+
+
+def _say_failed(names: Sequence[str]) -> None:
+    if names:
+        print(f"Failed, in part or in whole: {', '.join(names)}.")
 
 
 @dataclass(frozen=True)
@@ -240,15 +246,17 @@ def _scale(folder: Path, device: str, deadline: float | None, *, tiny: bool) -> 
     print("TINY sizes, timed once each: these numbers are not comparable with any.")
 
 
-def _jobs(plan: Plan, folder: Path, seeds: int | None, device: str, tiny: bool) -> list[Job]:
+def _jobs(plan: Plan, folder: Path, seeds: int | None, device: str | None, tiny: bool) -> list[Job]:
     """The plan's trainings, in order."""
+    where = resolve_device(device or "auto")
     jobs: dict[tuple[str, int], Job] = {}
     for entry, seed in plan.runs(seeds):
-        overrides = [*plan.overrides(entry, tiny=tiny), f"seed={seed}", f"device={device}"]
+        overrides = [*plan.overrides(entry, tiny=tiny), f"seed={seed}", f"device={where}"]
         start = plan.start(entry, seed)
         jobs[entry.name, seed] = Job(
             folder=folder / f"{entry.name}-s{seed}",
             words=[entry.recipe, *overrides],
+            device=device,
             after=None if start is None else jobs[start],
         )
     return list(jobs.values())

@@ -2,6 +2,7 @@
 
 import itertools
 import re
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -44,6 +45,10 @@ def sweep(
     """
     if jobs < 1:
         raise InputError(f"--jobs must be at least 1, got {jobs}.")
+    if max_steps is not None and any(s.startswith("training.max_steps=") for s in settings):
+        raise InputError(
+            "--max-steps and training.max_steps say the same: leave one of the two out."
+        )
     grid, varied = _grid(settings)
     common = [] if max_steps is None else [f"training.max_steps={max_steps}"]
     common += [] if device is None else [f"device={device}"]
@@ -54,16 +59,22 @@ def sweep(
         raise InputError("Two runs of this sweep would be the same: say every value once.")
     words = [] if init_from is None else ["--init-from", str(init_from)]
     trainings = [
-        Job(folder=folder, words=[recipe, *common, *overrides, *words], max_steps=max_steps)
+        Job(
+            folder=folder,
+            words=[recipe, *common, *overrides, *words],
+            max_steps=max_steps,
+            device=device,
+        )
         for overrides, folder in zip(grid, folders, strict=True)
     ]
-    print(f"{len(grid)} runs in {run}, {jobs} at a time; their output is in *.log.", flush=True)
+    runs = f"{len(grid)} run{'s' * (len(grid) > 1)}"
+    print(f"{runs} in {run}, {jobs} at a time; their output is in *.log.", flush=True)
     with Display(trainings) as display:
         ended = run_jobs(trainings, jobs, tell=display.tell, look=display.look)
     if ended.stopped:
         print("Stopped; the same command continues.")
         return 130
-    print(f"See them with: nestruct report {run}/*/ -o page.html")
+    print(f"See them with: nestruct report {shlex.quote(str(run))}/*/ -o page.html")
     return 1 if ended.failed else 0
 
 

@@ -1,6 +1,7 @@
 """``nestruct train``: train a recipe, or continue a run."""
 
 import os
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -65,6 +66,8 @@ def train(
             raise InputError(
                 f"{resume} was made by fit() in a program: run that again with resume=True."
             )
+        if max_steps is not None:
+            _check_schedule(tables, max_steps)
     elif recipe is None:
         raise InputError("Say which recipe to train (see `nestruct recipes`), or --resume DIR.")
     elif run is None:
@@ -88,7 +91,7 @@ def train(
             tensorboard=tensorboard,
         )
         if my_rank() == 0 and result.reason != "interrupted":
-            _say(result, folder)
+            _say(result, folder, resolved.training.metric)
     return 130 if result.reason == "interrupted" else 0
 
 
@@ -111,18 +114,37 @@ def _processes(tables: dict) -> Iterator[None]:
         dist.destroy_process_group()
 
 
-def _say(result: FitResult, folder: Path) -> None:
+def _say(result: FitResult, folder: Path, metric: str) -> None:
     """How it ended: what got better, what it cost, where to look."""
     print(
-        f"{result.reason.capitalize()} after {result.step} steps, {duration(result.seconds)} and "
-        f"{result.evaluations:,} evaluations of a member's loss."
+        f"{result.reason.capitalize()} after {result.step} step{'s' * (result.step != 1)}, "
+        f"{duration(result.seconds)} and {result.evaluations:,} evaluations of a member's loss."
     )
     if result.initial is not None and result.best is not None:
+        print(f"Kept: step {result.best_step}, the best {metric} on validation data.")
         for name, first in result.initial.items():
             test = (result.test or {}).get(name)
             tested = "" if test is None else f", test {number(test)}"
-            print(f"  {name}: {number(first)} at first, {number(result.best[name])} best{tested}")
-    print(f"The run is in {folder}; see it with: nestruct report {folder} -o page.html")
+            print(f"  {name}: {number(first)} at first, {number(result.best[name])} kept{tested}")
+    where = shlex.quote(str(folder))
+    print(f"The run is in {folder}; see it with: nestruct report {where} -o page.html")
+
+
+def _check_schedule(tables: dict[str, Any], max_steps: int) -> None:
+    """Says what becomes of the learning rate where a run goes on after the end of its schedule."""
+    scheduler, before = tables.get("scheduler", {}), tables["training"]["max_steps"]
+    length = scheduler.get("total_steps")
+    if length is not None and max_steps > length:
+        raise InputError(
+            f"{scheduler['name']} ends at step {length}, so this run cannot go on to {max_steps}: "
+            "start another one from it with --init-from DIR."
+        )
+    if scheduler.get("T_max") == before < max_steps:
+        print(
+            f"The learning rate rises again after step {before}: {scheduler['name']} keeps its "
+            "scheduler.T_max, the steps that the run was to have at first.",
+            flush=True,
+        )
 
 
 def _say_what_is_missing(recipe: str, tables: dict[str, Any], init_from: Path | None) -> None:

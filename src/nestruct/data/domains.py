@@ -282,12 +282,19 @@ def _find(name: str, split: str) -> Path | None:
 
 def _remedy(name: str, *splits: str) -> str:
     folder = _folder(name)
+    if _is_own(name):
+        return f"put train.conllu or train.conllu.gz (and dev, test) into {name}"
     files = " and ".join(f"{folder.name}-ud-{split}.conllu" for split in splits)
     return f"get {files} from {_UD} and put {'it' if len(splits) == 1 else 'them'} into {folder}"
 
 
+def _is_own(name: str) -> bool:
+    """Whether it is a folder of the user's, not the name of a treebank."""
+    return "/" in name
+
+
 def _folder(name: str) -> Path:
-    return Path(name) if "/" in name else _root("ud") / name
+    return Path(name) if _is_own(name) else _root("ud") / name
 
 
 def _root(below: str) -> Path:

@@ -27,6 +27,11 @@ from nestruct.structures import Categorical, KSubset, SpanningTree
 _MAX_LISTED = 64  # structures: each is decoded at every point
 _MAX_CHUNK = 500  # points at once
 _SIGMAS = 4.0  # how many standard errors the verdict allows
+# A share of the truth that is no mistake: exact estimators round, and shaping by standard scores
+# divides by a random number, which leaves a bias of order 1/N.
+_TOLERANCE = 0.02
+_MIN_TRIALS = 10  # with fewer, the standard errors themselves are not known
+_MAX_NOISE = 1.0  # of the truth's norm: beyond it, a pass would say nothing about the direction
 
 
 @dataclass(frozen=True)
@@ -42,6 +47,9 @@ class GradientCheck:
         variance: Sum over parameters of the variance of one estimate.
         passed: The verdict: scale and direction with raw losses, direction alone with shaped ones.
         law_variances: For NES, the variance with each way to draw the structure's noise.
+        undecided: Not passed, and not found wrong either: there are fewer than ten trials, or
+            nothing is seen to be wrong, but ``noise`` is above 1 or the scale is not known to a
+            half. More trials decide it, or a smaller model.
     """
 
     cosine: float
@@ -52,6 +60,7 @@ class GradientCheck:
     variance: float
     passed: bool
     law_variances: dict[str, float] = field(default_factory=dict)
+    undecided: bool = False
 
 
 def check_gradient(
@@ -71,7 +80,7 @@ def check_gradient(
         model: Small: a reference of ``num_reference`` pairs of evaluations is computed.
         estimator: Anything with ``backward(model, batch, seed=, step=)``.
         batch: The minibatch.
-        num_trials: Independent estimates to average.
+        num_trials: Independent estimates to average, at least 2.
         num_reference: Pairs of evaluations behind the truth.
         sigma: The smoothing of the truth; the estimator's own when it has one.
         seed: For trials and truth.
@@ -91,8 +100,13 @@ def check_gradient(
     if sigma is None:
         raise InputError(
             "check_gradient: the estimator does not smooth the parameters, so it has no sigma; say "
-            "which smoothing to check."
+            "which smoothing to check, like sigma=0.01 (as a command --sigma 0.01)."
         )
+    if not sigma > 0:
+        raise InputError(f"check_gradient: sigma must be positive, got {sigma}.")
+    for name, count in (("num_trials", num_trials), ("num_reference", num_reference)):
+        if count < 2:
+            raise InputError(f"check_gradient: {name} must be at least 2, got {count}.")
     parameters = _parameters(model, estimator)
     saved = [p.grad for p in parameters]
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
@@ -130,28 +144,31 @@ def _judge(
     if scaled:
         error = mean - truth
         spread = estimates.var(0) / trials + truth_error**2
-        right_scale = (scale - 1).abs() <= _SIGMAS * scale_error
+        maybe_right_scale = (scale - 1).abs() <= (_SIGMAS * scale_error).clamp(min=_TOLERANCE)
     else:  # the scale is arbitrary: compare with the truth stretched to fit, and ask for its sign
         error = mean - scale * truth
         spread = estimates.var(0) / trials + (scale * truth_error) ** 2
-        right_scale = scale > _SIGMAS * scale_error
-    # With too few trials nothing can be said: that is no pass.
-    right_scale = right_scale & (scale_error * _SIGMAS < 0.5 * scale.abs().clamp(min=1e-300))
+        maybe_right_scale = scale > -_SIGMAS * scale_error
+    known_scale = scale_error * _SIGMAS < 0.5 * scale.abs().clamp(min=1e-300)
     # Sum of squares against its expectation under no bias; its deviation if entries were
     # independent.
     excess = (error.square().sum() - spread.sum()) / (2 * spread.square().sum()).sqrt()
     reference = length if scaled else (scale * length).abs()
-    # Shaping by standard scores divides by a random number, which leaves a bias of order 1/N.
-    right_direction = (excess <= 2 * _SIGMAS) | (error.norm() <= 0.02 * reference)
+    right_direction = (excess <= 2 * _SIGMAS) | (error.norm() <= _TOLERANCE * reference)
+    noise = spread.sum().sqrt() / reference
+    # With too few trials nothing can be said: that is no pass.
+    known = known_scale & (noise <= _MAX_NOISE) & (trials >= _MIN_TRIALS)
+    looks_right = right_direction & maybe_right_scale
     return GradientCheck(
         cosine=float(cosine),
         bias=float(error.norm() / reference),
-        noise=float(spread.sum().sqrt() / reference),
+        noise=float(noise),
         scale=float(scale),
         scale_error=float(scale_error),
         variance=float(variance),
-        passed=bool(right_scale & right_direction),
+        passed=bool(looks_right & known),
         law_variances=laws,
+        undecided=trials < _MIN_TRIALS or bool(looks_right & ~known),
     )
 
 

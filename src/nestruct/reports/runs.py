@@ -36,6 +36,7 @@ class Run:
         scene: What the structures are and the true ones (first line of ``structures.jsonl``).
         frames: The structures found at each evaluation, and what the model shows of itself.
         attachment: Of a parser, what it attaches in each test sentence (``attachment.json``).
+        loop: What the last checkpoint says of the training; None where only the logs were kept.
     """
 
     path: Path
@@ -46,6 +47,7 @@ class Run:
     scene: Record | None
     frames: list[Record]
     attachment: Record | None = None
+    loop: Record | None = None
 
     @property
     def seed(self) -> Any:
@@ -65,8 +67,12 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        """Whether the run was tested, or came to its last step."""
-        return "test" in self.records or self.last_step >= (self.max_steps or math.inf)
+        """Whether nothing is left to do, not even the test; where only logs are left, by those."""
+        if self.loop is None:
+            return "test" in self.records or self.last_step >= (self.max_steps or math.inf)
+        if self.loop.get("reason") == "finished":  # it may have been asked to go on for longer
+            return self.loop.get("step", 0) >= (self.max_steps or 0)
+        return self.loop.get("reason") is not None
 
     @property
     def state(self) -> str:
@@ -174,6 +180,7 @@ def read_run(path: str | Path) -> Run:
         scene,
         frames,
         _attachment(path / "attachment.json"),
+        _loop(path / "checkpoints"),
     )
     if run.option("model.variance") == PUBLISHED_VARIANCE:
         for record in (record for records in run.records.values() for record in records):
@@ -273,6 +280,16 @@ def _attachment(file: Path) -> Record | None:
             f"{file.parent}`, or remove it."
         )
     return found
+
+
+def _loop(folder: Path) -> Record | None:
+    """What resuming goes by; a checkpoint that cannot be read is training's to refuse."""
+    for name in ("last", "last.previous"):
+        try:
+            return dict(json.loads((folder / name / "state.json").read_bytes())["loop"])
+        except (OSError, ValueError, LookupError, TypeError):
+            continue
+    return None
 
 
 def _check_structures(file: Path, scene: Record, frames: list[Record]) -> None:

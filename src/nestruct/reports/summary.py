@@ -47,24 +47,17 @@ def sentence(group: Group) -> str:
     first, best, test = (
         _mean(run.value(when, metric) for run in runs) for when in ("first", "best", "test")
     )
-    words = "No validation results yet"
+    words, moved = "No validation results yet", False
     if first is not None and best is not None:
-        verb = "rose" if best > first else "fell"
+        verb, moved = "rose" if best > first else "fell", number(first) != number(best)
         name = metric_label(metric, structure_noun(runs))
         words = f"{name} {verb} from {number(first)} to {number(best)}"
-        if number(first) == number(best):
+        if not moved:
             words = f"{name} stayed at {number(best)}"
         known = references(runs[0], metric)
         beside = ", ".join(f"{what} {number(value)}" for what, value in known.items())
         words += f" ({beside})" if beside else ""
-    seconds, forward, decoded = (
-        _mean(map(COSTS[key][0], runs))
-        for key in ("wall-clock", "evaluations", "decoder evaluations")
-    )
-    cost = [duration(seconds)] if seconds is not None else []
-    if decoded or forward:
-        kind = "decoder" if decoded else "forward"
-        cost.append(f"{count(decoded or forward or 0)} {kind} evaluations")
+    cost = _spent(runs, kept=moved)
     kind = KINDS.get(str(runs[0].option("estimator.name")), "")
     cost += [DIFFERENTIATED[kind]] if kind in DIFFERENTIATED else []
     words += f" in {', '.join(cost)}" if cost else ""
@@ -127,6 +120,27 @@ def cost_table(groups: list[Group], names: list[str]) -> Table:
     columns = [("", label) for label in ("run", "group", "seed", "state", *COSTS)]
     notes = [f"{total}{count(evaluations)} forward evaluations of a member's loss."]
     return Table("Cost of each run", columns, rows, notes)
+
+
+def _spent(runs: list[Run], *, kept: bool) -> list[str]:
+    """Time and evaluations of one run in words, in whole or up to the step that was kept."""
+    seconds, forward, decoded = (
+        _mean(map(COSTS[key][0], runs))
+        for key in ("wall-clock", "evaluations", "decoder evaluations")
+    )
+    in_all = ""
+    lines = [(run, r) for run in runs for r in run.validation if r["step"] == run.best_step]
+    if kept and all(is_number(r["timing"].get("seconds")) for _, r in lines):
+        whole = "" if seconds is None else duration(seconds)
+        seconds = _mean(r["timing"]["seconds"] for _, r in lines)
+        forward = _mean(r.get("evaluations") for _, r in lines)
+        decoded = _mean(run.decoded(r) for run, r in lines)
+        in_all = f" (of {whole} in all)" if whole not in ("", duration(seconds or 0)) else ""
+    words = [f"{duration(seconds)}{in_all}"] if seconds is not None else []
+    if decoded or forward:
+        kind = "decoder" if decoded else "forward"
+        words.append(f"{count(decoded or forward or 0)} {kind} evaluations")
+    return words
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

@@ -7,6 +7,7 @@ import itertools
 import json
 import math
 import os
+import shlex
 import shutil
 import tomllib
 from collections.abc import Iterator
@@ -35,7 +36,7 @@ class RunFolder:
         self.path = path
         self.how = "resume=True"  # to continue
         if "recipe" in config:
-            self.how = f"nestruct train --resume {path}"
+            self.how = f"nestruct train --resume {shlex.quote(str(path))}"
         try:
             self._config = tomli_w.dumps(config).encode()
         except TypeError as error:
@@ -130,8 +131,8 @@ def check_is_free(path: Path) -> None:
     for name in ("config.toml", "checkpoints"):
         if (path / name).exists():
             raise InputError(
-                f"{path} already holds a run: continue it (nestruct train --resume {path}; in "
-                "Python resume=True), or choose another folder."
+                f"{path} already holds a run: continue it (nestruct train --resume "
+                f"{shlex.quote(str(path))}; in Python resume=True), or choose another folder."
             )
 
 
