@@ -568,6 +568,23 @@ def test_models_that_draw_from_torch_resume_too(tmp_path):
     assert_same_run(tmp_path / "whole", tmp_path / "cut")
 
 
+def test_data_that_draw_from_torch_resume_too(tmp_path):
+    def draw(step):
+        return DATA[torch.randint(len(DATA), (4,))]
+
+    def run(folder, **options):
+        model = toys.vae()
+        options = {"max_steps": 8, "log_interval": 1, "checkpoint_seconds": 0} | options
+        options |= {"validation": HELD_OUT, "run": folder, "progress": False}
+        nestruct.fit(model, nes(), adam(model), draw, **options)
+
+    run(tmp_path / "whole")
+    with pytest.raises(CrashError):
+        run(tmp_path / "cut", callbacks=[crash_at(4)])
+    run(tmp_path / "cut", resume=True)
+    assert_same_run(tmp_path / "whole", tmp_path / "cut")
+
+
 def test_an_estimators_parameters_join_the_optimizer_once():
     estimator = Momentum()
     train(lambda: estimator, max_steps=4)
