@@ -829,6 +829,8 @@ def test_the_distance_of_the_smoothed_loss_is_measured_on_the_way():
     assert [model.training, model.encoder.training] == [True, False]
     with pytest.raises(nestruct.InputError, match="needs an estimator that smooths the loss"):
         train(nestruct.Enumeration, smoothing_gap=20)
+    with pytest.raises(nestruct.InputError, match="ScoreNES has none"):  # its sigma moves scores
+        train(nestruct.ScoreNES, smoothing_gap=20)
     with pytest.raises(nestruct.InputError, match="must be 0 or at least 4"):
         train(nes, smoothing_gap=2)
 

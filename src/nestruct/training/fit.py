@@ -18,6 +18,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from nestruct.data import batch_size, make_minibatches, select_rows, to_device
 from nestruct.errors import InputError, check_name
+from nestruct.estimators.nes import NES
 from nestruct.estimators.smoothing import smoothing_gap
 from nestruct.models import StructuredModel
 from nestruct.noise import Purpose, derive_seed, forked_generators
@@ -167,10 +168,10 @@ def fit(
         raise InputError("training.num_starts is for recipes: fit has only this one model.")
     if settings.patience is not None and validation is None:
         raise InputError("training.patience needs a validation set; give validation=...")
-    if settings.smoothing_gap and not hasattr(estimator, "sigma"):
+    if settings.smoothing_gap and not isinstance(estimator, NES):  # SNES is one
         raise InputError(
-            f"training.smoothing_gap needs an estimator that smooths the loss by a sigma, such as "
-            f"NES; {type(estimator).__name__} has none."
+            "training.smoothing_gap needs an estimator that smooths the loss by a sigma of the "
+            f"parameters, such as NES; {type(estimator).__name__} has none."
         )
     check_optimizer(optimizer, model)
     if hasattr(estimator, "prepare"):
