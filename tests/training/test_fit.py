@@ -183,6 +183,21 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_used(tmp_path, capsys)
     assert_same_run(tmp_path / "whole", tmp_path / "cut")
 
 
+def test_a_best_checkpoint_that_is_newer_than_the_last_is_gone_on_from(tmp_path):
+    """So a kill leaves it; its parameters must not pass for those of another step."""
+    train(run=tmp_path / "whole", log_interval=1)
+    for run, steps in (("cut", 12), ("short", 3)):
+        with pytest.raises(CrashError):
+            train(run=tmp_path / run, log_interval=1, callbacks=[crash_at(9)])
+        folder = tmp_path / run / "checkpoints"
+        assert [read_checkpoint(folder / name).step for name in ("last", "best")] == [1, 8]
+        model, result = train(run=tmp_path / run, log_interval=1, resume=True, max_steps=steps)
+        seed = derive_seed(0, Purpose.EVALUATION)
+        assert nestruct.evaluate(model, HELD_OUT, seed=seed) == result.best
+        assert result.best_step == read_checkpoint(folder / "best").step
+    assert_same_run(tmp_path / "whole", tmp_path / "cut")
+
+
 def test_every_checkpoint_lost_starts_anew_and_says_so(tmp_path, capsys):
     options = {"log_interval": 1}
     train(run=tmp_path / "whole", **options)

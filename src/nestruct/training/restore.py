@@ -18,8 +18,15 @@ _FREE = {"title", "device", *(f"training.{name}" for name in (*_LENGTH, *_MEANS)
 
 
 def newest_checkpoint(path: Path) -> tuple[Checkpoint | None, list[str]]:
-    """What a run goes on from, and which checkpoints were refused."""
-    return first_good(path / "checkpoints", ["last", "best"])
+    """What a run goes on from, and which checkpoints were refused.
+
+    After a kill that may be the best one: it has all that the last one has.
+    """
+    last, refused = first_good(path / "checkpoints", ["last"])
+    best, others = first_good(path / "checkpoints", ["best"])
+    if last is None:
+        return best, refused + others
+    return (last if best is None or best.step <= last.step else best), refused
 
 
 def restore(
@@ -52,8 +59,7 @@ def find_best_model(path: Path, now: Progress, notes: list[str]) -> dict[str, An
         return None
     found, refused = first_good(path / "checkpoints", ["best"])
     notes += [f"Not used: {reason}." for reason in refused]
-    # It may be newer than where the run goes on from: then that step will come again.
-    if found is not None and found.step >= now.best_step:
+    if found is not None and found.step == now.best_step:
         return found.model
     notes.append("The best parameters are lost.")
     if now.reason is None:
