@@ -271,11 +271,12 @@ def fit(
         stack.enter_context(display)
         for text in notes:
             display.note(text)
-        if begins and first is not None:
-            spent = first(display.note)
-            now.evaluations, now.seconds, loop.untrained = spent.evaluations, spent.seconds, None
         if now.reason is None:
             try:
+                if begins and first is not None:
+                    spent = first(display.note)
+                    now.evaluations, now.seconds = spent.evaluations, spent.seconds
+                    loop.untrained = None
                 loop.run()
             except InputError:
                 if folder is not None and not continues and now.step == 0:
