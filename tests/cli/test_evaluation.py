@@ -43,6 +43,13 @@ def test_a_file_of_ones_own_is_compared_with(parser, tmp_path, capsys):
     assert "has no sentences" in err
 
 
+def test_nothing_to_attach_is_no_share_of_zero(parser, tmp_path, capsys):
+    (tmp_path / "own.conllu").write_text("1\t.\t.\tPUNCT\t_\t_\t0\troot\t_\t_\n\n")
+    status, out, _ = said(capsys, "evaluate", parser, "--file", tmp_path / "own.conllu")
+    assert status == 0
+    assert "uas not finite" in out
+
+
 def test_hidden_trees_are_not_compared_with(parser, tmp_path, capsys):
     start = ["--init-from", parser, "--run", tmp_path / "nes", "estimator.population_size=4"]
     assert run("train", "parser-tiny-nes", *start, "training.max_epochs=1") == 0

@@ -754,6 +754,18 @@ def test_losses_that_are_not_finite_are_null_and_never_best(tmp_path, capsys):
     assert set(values) == {None}
 
 
+def test_a_share_of_nothing_is_null_in_logs_and_no_number_in_reports(tmp_path, capsys):
+    def measure(model, batch, noise):
+        loss = model.loss(batch, noise)
+        return {"loss": loss, "share": (0 * loss, 0 * loss)}
+
+    train(run=tmp_path / "run", metrics=measure, test=HELD_OUT, progress=True)
+    assert "share not finite" in capsys.readouterr().out
+    values = [line["share"] for line in metrics(tmp_path / "run") if line["split"] != "train"]
+    assert set(values) == {None}
+    assert toys.run_command("report", tmp_path / "run", "-o", tmp_path / "page.html") == 0
+
+
 def test_progress_says_what_matters(capsys):
     train(progress=True, log_interval=12, eval_interval=12)
     output = capsys.readouterr().out
