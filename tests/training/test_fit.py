@@ -737,6 +737,19 @@ def test_a_folder_with_a_run_is_not_overwritten(tmp_path):
     assert (tmp_path / "metrics.jsonl").read_bytes() == before
 
 
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_folder_with_other_things_does_not_become_a_run(tmp_path, resume):
+    notes = tmp_path / "notes.txt"
+    notes.touch()
+    with pytest.raises(nestruct.InputError, match=r"other things.*notes\.txt.*say a new folder"):
+        train(run=tmp_path, resume=resume)
+    assert list(tmp_path.iterdir()) == [notes]
+    notes.unlink()
+    for name in (".lock", ".config.toml.writing", "environment.json", "train.log"):
+        (tmp_path / name).touch()  # what a killed run and the shell may leave
+    train(run=tmp_path, resume=resume)
+
+
 def test_a_folder_that_cannot_be_made(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(NestructError, match=r"^Cannot write to .*: Not a directory"):

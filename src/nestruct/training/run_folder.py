@@ -126,13 +126,24 @@ class RunFolder:
 
 
 def check_is_free(path: Path) -> None:
-    """Raises where a new run would overwrite one."""
+    """Raises where a new run would overwrite one, or lie among other things."""
     for name in ("config.toml", "checkpoints"):
         if (path / name).exists():
             raise InputError(
                 f"{path} already holds a run: continue it (nestruct train --resume {path}; in "
                 "Python resume=True), or choose another folder."
             )
+    with contextlib.suppress(OSError):  # said when it is written to
+        others = sorted(file.name for file in path.iterdir() if not _is_left(file.name))
+        if others:
+            raise InputError(
+                f"{path} holds other things than a run ({others[0]}): say a new folder for it."
+            )
+
+
+def _is_left(name: str) -> bool:
+    """Whether it may be of a run that was killed or refused before it began, or of its output."""
+    return name in ("environment.json", "tensorboard") or name[0] == "." or name.endswith(".log")
 
 
 def read_config(path: Path) -> dict[str, Any]:
