@@ -197,6 +197,18 @@ def test_mistakes_are_refused():
         nestruct.StructuredModel().loss(X, NOISE)
 
 
+def test_a_model_without_a_structure_says_what_to_set():
+    class Bare(nestruct.StructuredModel):
+        def encode(self, batch):
+            return batch
+
+    with pytest.raises(InputError, match=r"Bare has no structure: set self\.structure"):
+        Bare().loss(X, NOISE)
+    assert not hasattr(Bare(), "structure")
+    with pytest.raises(AttributeError, match="no attribute 'encoder'"):
+        Bare().encoder  # noqa: B018
+
+
 @pytest.mark.parametrize("likelihood", ["bernoulli", "gaussian"])
 @pytest.mark.parametrize(
     ("x", "decoder"),

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from nestruct.errors import InputError, check_choice
+from nestruct.errors import InputError, MissingError, check_choice
 from nestruct.noise import Noise
 from nestruct.objective import DIVERGENCES, bound_log_probability
 from nestruct.structures import Categorical, Structure
@@ -51,6 +51,17 @@ class StructuredModel(nn.Module):
     structure: Structure
     capturable: bool = True
     """Whether ``graph="auto"`` captures steps at hard structures: a CUDA graph has no shortcuts."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name != "structure":
+                raise
+        raise MissingError(
+            f"{type(self).__name__} has no structure: set self.structure to its latent space, such "
+            "as nestruct.Categorical(10)."
+        )
 
     def encode(self, batch: Any) -> Tensor:
         """Scores ``[batch, *parts]``."""
