@@ -1,6 +1,7 @@
 """``nestruct evaluate`` of a parser: splits that are there, files of one's own, hidden trees."""
 
 import json
+import shutil
 
 import pytest
 from toys import run_command as run
@@ -56,12 +57,36 @@ def test_options_that_would_be_ignored_are_refused(words, message, capsys):
     assert len(err.splitlines()) == 1
 
 
+def test_nothing_to_attach_is_no_share_of_zero(parser, tmp_path, capsys):
+    (tmp_path / "own.conllu").write_text("1\t.\t.\tPUNCT\t_\t_\t0\troot\t_\t_\n\n")
+    status, out, _ = said(capsys, "evaluate", parser, "--file", tmp_path / "own.conllu")
+    assert status == 0
+    assert "uas not finite" in out
+    _, out, _ = said(capsys, "evaluate", parser, "--file", tmp_path / "own.conllu", "--json")
+    assert json.loads(out)["uas"] is None
+    assert "NaN" not in out
+
+
 def test_hidden_trees_are_not_compared_with(parser, tmp_path, capsys):
     start = ["--init-from", parser, "--run", tmp_path / "nes", "estimator.population_size=4"]
     assert run("train", "parser-tiny-nes", *start, "training.max_epochs=1") == 0
     status, _, err = said(capsys, "evaluate", tmp_path / "nes", "--split", "train")
     assert status != 0
     assert "without their trees" in err
+
+
+def test_without_the_best_checkpoint_the_last_is_named_and_noted(parser, tmp_path, caplog):
+    copy = shutil.copytree(parser, tmp_path / "copy")
+    file = copy / "attachment.json"
+    before = json.loads(file.read_text())["models"]
+    for path in (copy / "checkpoints").glob("best*"):
+        shutil.rmtree(path)
+    models = before | {"last": {"step": -1}}
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"models": models}))
+    assert run("evaluate", copy) == 0
+    step = before["last"]["step"]
+    assert f"no checkpoint 'best' that can be used: taking 'last', of step {step}" in caplog.text
+    assert json.loads(file.read_text())["models"] == before
 
 
 @pytest.mark.parametrize(

@@ -262,6 +262,16 @@ def test_roll_outs_follow_their_curriculum():
     assert changing.num_rollout_steps == 3
 
 
+def test_evaluation_has_the_last_length_of_a_curriculum_at_every_step():
+    model = small(num_rollout_steps=5, rollout_curriculum=[[2, 3], [4, 1]])
+    expected = nestruct.evaluate(small(num_rollout_steps=1), BATCH)
+    for step in (0, 2, 4):
+        model.at_step(step)
+        assert nestruct.evaluate(model, BATCH) == expected
+    model.num_rollout_steps = 5
+    assert torch.equal(model.loss(BATCH, NOISE), small(num_rollout_steps=5).loss(BATCH, NOISE))
+
+
 @pytest.mark.parametrize("mistake", [[3], [[0, 1]], [[2, 1], [2, 3]], [[2, 9]], [[2]], [["2", 1]]])
 def test_a_curriculum_must_be_one(mistake):
     with pytest.raises(InputError, match="rollout_curriculum"):

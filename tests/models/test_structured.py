@@ -197,6 +197,39 @@ def test_mistakes_are_refused():
         nestruct.StructuredModel().loss(X, NOISE)
 
 
+def test_a_model_without_a_structure_says_what_to_set():
+    class Bare(nestruct.StructuredModel):
+        def encode(self, batch):
+            return batch
+
+    with pytest.raises(InputError, match=r"Bare has no structure: set self\.structure"):
+        Bare().loss(X, NOISE)
+    assert not hasattr(Bare(), "structure")
+    with pytest.raises(AttributeError, match="no attribute 'encoder'"):
+        Bare().encoder  # noqa: B018
+
+
+@pytest.mark.parametrize("likelihood", ["bernoulli", "gaussian"])
+@pytest.mark.parametrize(
+    ("x", "decoder"),
+    [
+        (bits(5, 1), nn.Sequential(nn.Linear(4, 1), nn.Flatten(-2))),  # an axis short
+        (bits(5, 6), nn.Sequential(nn.Linear(4, 1))),
+        (bits(5), nn.Sequential(nn.Linear(4, 1))),
+    ],
+)
+def test_what_a_decoder_gives_is_not_stretched_to_fit(likelihood, x, decoder):
+    encoder = nn.Sequential(nn.Unflatten(0, (5, 1)), nn.Flatten(1), nn.Linear(x[0].numel(), 4))
+    parts = encoder.double(), decoder.double(), nestruct.Categorical(4)
+    model = nestruct.StructuredVAE(*parts, likelihood=likelihood)
+    message = r"The decoder must give a .* per component"
+    with pytest.raises(InputError, match=message):
+        model.loss(x, NOISE)
+    for mode in ("vmap", "loop"):
+        with pytest.raises(InputError, match=message):
+            nestruct.NES(sigma=0.1, population_size=4, mode=mode).backward(model, x, seed=0)
+
+
 OPTIONS = {
     "plain": {},
     "bounded": {"loss_bound": 0.5},

@@ -79,7 +79,7 @@ SETTINGS = ("freeze_decoder=true", "freeze_decoder=false", "divergence=gibbs", "
 def test_every_method_trains_with_a_frozen_decoder_and_with_its_own(trained, name, setting):
     experiment = build(small_recipe(f"table2-{name}", f"model.{setting}"))
     start = trained["decoder"]
-    _fill(experiment.model, _find(start, "best").model, start)
+    _fill(experiment.model, _find(start, "best")[1].model, start)
     before = {key: value.clone() for key, value in experiment.model.named_parameters()}
     batch = experiment.data.splits()["train"].minibatches(8, 0)(0)
     report = experiment.estimator.backward(experiment.model, batch, seed=0, step=0)

@@ -1,5 +1,6 @@
 """What every registered structure must do, against the list of all its members."""
 
+import copy
 import itertools
 
 import numpy as np
@@ -12,6 +13,7 @@ from hypothesis.extra import numpy as hnp
 
 import nestruct
 from nestruct import InputError
+from nestruct.structures.base import Samplable
 
 DTYPES = [torch.float32, torch.float64]
 # Few distinct values make ties; -inf forbids.
@@ -244,9 +246,19 @@ def test_mistakes_are_refused_in_a_sentence(case):
         structure.argmax(torch.zeros(2, 2, 97))
     with pytest.raises(InputError, match="scores must end in"):
         structure.argmax(torch.zeros(()))
+    with pytest.raises(InputError, match="z must end in"):
+        structure.contains(torch.ones(3, 97))
+    if isinstance(structure, Samplable):
+        with pytest.raises(InputError, match=r"generator must be a torch\.Generator.*got 0"):
+            structure.sample(scores, 0)
     if case.is_tree:
-        with pytest.raises(InputError, match=r"lengths of shape \(3,\) do not fit"):
-            structure.argmax(scores, torch.tensor([1, 1, 1]))
+        for lengths in ([1, 1, 1], [1], [[1], [1]]):  # a single one is not stretched
+            with pytest.raises(InputError, match=r"lengths of shape .* do not fit"):
+                structure.argmax(scores, torch.tensor(lengths))
+        assert torch.equal(
+            structure.argmax(scores, torch.tensor(1)),
+            structure.argmax(scores, torch.tensor([1, 1])),
+        )
         with pytest.raises(InputError, match="lengths must be whole numbers"):
             structure.argmax(scores, torch.tensor([1.0, 1.0]))
         for method in (
@@ -293,6 +305,24 @@ def test_impossible_sizes_are_refused(structure, options):
 def test_numpy_integers_are_whole_numbers():
     assert nestruct.SpanningTree(np.int64(4)).num_nodes == 4
     assert len(nestruct.ProjectiveTree().enumerate(np.int32(2))) == 2
+    assert nestruct.BlackBox(lambda scores: scores > 0, shape=np.int64(3)).part_shape == (3,)
+
+
+@pytest.mark.parametrize(
+    ("structure", "name"),
+    [
+        (nestruct.Permutation(3), "log_partition"),
+        (nestruct.ProjectiveTree(), "sample"),
+        (nestruct.BlackBox(lambda scores: scores > 0, shape=(3,)), "log_count"),
+    ],
+)
+def test_what_a_space_does_not_have_is_said(structure, name):
+    with pytest.raises(nestruct.InputError, match=f"{type(structure).__name__} has no {name}: "):
+        getattr(structure, name)
+    assert not hasattr(structure, name)
+    with pytest.raises(AttributeError, match="no attribute 'argmin'"):
+        structure.argmin  # noqa: B018
+    assert repr(copy.deepcopy(structure)) == repr(structure)
 
 
 def test_large_spaces_are_counted_but_not_listed():

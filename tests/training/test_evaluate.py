@@ -1,5 +1,7 @@
 """Evaluation: means with fixed draws, whatever the batch size."""
 
+import math
+
 import pytest
 import torch
 import toys
@@ -16,11 +18,15 @@ def test_the_batch_size_does_not_matter():
 
 def test_a_pair_is_a_share():
     def metrics(model, batch, noise):
-        return {"share": (batch[:, 0], batch[:, 1]), "none": (0 * batch[:, 0], 0 * batch[:, 0])}
+        hits, all_of_them = batch.T
+        nothing = 0 * hits
+        few = (hits / 100, all_of_them / 100)
+        return {"share": (hits, all_of_them), "few": few, "none": (nothing, nothing)}
 
     data = torch.tensor([[1.0, 2.0], [0.0, 5.0], [3.0, 3.0]])
     found = nestruct.evaluate(toys.vae(), data, batch_size=2, metrics=metrics)
-    assert found == {"share": pytest.approx(0.4), "none": 0.0}
+    assert math.isnan(found.pop("none"))
+    assert found == {"share": pytest.approx(0.4), "few": pytest.approx(0.4)}
     with pytest.raises(nestruct.InputError, match="one value per example"):
         nestruct.evaluate(toys.vae(), data, metrics=lambda *a: {"share": (data[:, 0], data)})
 
@@ -81,6 +87,12 @@ def test_draws_of_torch_are_fixed_and_the_callers_left_alone():
 def test_bad_metrics(metrics, message):
     with pytest.raises(nestruct.InputError, match=message):
         nestruct.evaluate(toys.vae(), toys.bits(4, 6), metrics=metrics)
+
+
+@pytest.mark.parametrize("size", [0, -1, 2.5])
+def test_a_batch_has_examples(size):
+    with pytest.raises(nestruct.InputError, match="evaluate: batch_size must be"):
+        nestruct.evaluate(toys.vae(), toys.bits(4, 6), batch_size=size)
 
 
 def test_a_module_without_a_loss():

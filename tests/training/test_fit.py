@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import re
 import signal
 import threading
 
@@ -179,6 +180,21 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_used(tmp_path, capsys)
     output = capsys.readouterr().out
     assert "last/model.safetensors was truncated or edited" in output
     assert "Continuing at step 5." in output
+    assert_same_run(tmp_path / "whole", tmp_path / "cut")
+
+
+def test_a_best_checkpoint_that_is_newer_than_the_last_is_gone_on_from(tmp_path):
+    """So a kill leaves it; its parameters must not pass for those of another step."""
+    train(run=tmp_path / "whole", log_interval=1)
+    for run, steps in (("cut", 12), ("short", 3)):
+        with pytest.raises(CrashError):
+            train(run=tmp_path / run, log_interval=1, callbacks=[crash_at(9)])
+        folder = tmp_path / run / "checkpoints"
+        assert [read_checkpoint(folder / name).step for name in ("last", "best")] == [1, 8]
+        model, result = train(run=tmp_path / run, log_interval=1, resume=True, max_steps=steps)
+        seed = derive_seed(0, Purpose.EVALUATION)
+        assert nestruct.evaluate(model, HELD_OUT, seed=seed) == result.best
+        assert result.best_step == read_checkpoint(folder / "best").step
     assert_same_run(tmp_path / "whole", tmp_path / "cut")
 
 
@@ -364,11 +380,96 @@ def test_another_seed_is_another_run(tmp_path):
         train(run=tmp_path, max_steps=6, resume=True, seed=7)
 
 
-def test_other_settings_are_noted(tmp_path, capsys):
+def adam(model, **options):
+    return torch.optim.Adam(model.parameters(), **options)
+
+
+def adam_groups(model, lr=0.02):
+    groups = [{"params": model.encoder.parameters()}, {"params": model.decoder.parameters()}]
+    return torch.optim.Adam([groups[0], groups[1] | {"lr": lr}], lr=0.01)
+
+
+@pytest.mark.parametrize(
+    ("make", "first", "second", "message"),
+    [
+        (adam, {"lr": 0.1}, {"lr": 0.001}, "optimizer.lr 0.1, not 0.001"),
+        (adam, {}, {"betas": (0.5, 0.9)}, "optimizer.betas [0.9, 0.999], not [0.5, 0.9]"),
+        (adam_groups, {}, {"lr": 0.03}, "optimizer.group_1.lr 0.02, not 0.03"),
+    ],
+)
+def test_an_optimizer_with_other_settings_cannot_take_up_a_run(
+    tmp_path, make, first, second, message
+):
+    def run(steps, **options):
+        model = toys.vae()
+        optimizer = make(model, **options)
+        settings = {"max_steps": steps, "run": tmp_path, "resume": True, "progress": False}
+        nestruct.fit(model, nes(), optimizer, DATA, **settings)
+
+    run(3, **first)
+    run(6, **first)
+    before = (tmp_path / "config.toml").read_bytes()
+    with pytest.raises(nestruct.InputError, match=re.escape(f"This run began with {message}:")):
+        run(9, **second)
+    assert (tmp_path / "config.toml").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"batch_size": 25}, "training.batch_size 8, not 25"),
+        ({"batch_size": None}, "training.batch_size 8, not none"),
+        ({"patience": 3}, "training.patience none, not 3"),
+        ({"make": nestruct.Enumeration}, "estimator.name NES, not Enumeration"),
+        (
+            {"make": lambda: nestruct.NES(sigma=0.5, population_size=6, chunk_size=2, mode="vmap")},
+            "estimator.sigma 0.1, not 0.5 and estimator.chunk_size none, not 2",
+        ),
+        ({"scheduler": None}, "scheduler.name StepLR, not none"),
+        ({"scheduler": lambda o: lr_scheduler.StepLR(o, 5)}, "scheduler.step_size 2, not 5"),
+    ],
+)
+def test_other_settings_cannot_take_up_a_run(tmp_path, change, message):
+    options = {"run": tmp_path, "scheduler": lambda o: lr_scheduler.StepLR(o, 2)}
+    train(max_steps=3, **options)
+    with pytest.raises(nestruct.InputError, match=re.escape(message)):
+        train(**({"max_steps": 6, "resume": True} | options | change))
+
+
+def test_what_no_parameter_depends_on_may_change(tmp_path):
     train(run=tmp_path, max_steps=3)
-    other = {"max_steps": 6, "resume": True, "progress": True, "run": tmp_path}
-    train(lambda: nestruct.NES(sigma=0.5, population_size=6, mode="vmap"), **other)
-    assert "estimator.sigma is 0.5 now; it was 0.1." in capsys.readouterr().out
+    other = {"eval_batch_size": 5, "log_interval": 2, "checkpoint_seconds": 5.0}
+    _, result = train(run=tmp_path, max_steps=6, resume=True, **other)
+    assert result.step == 6
+
+
+def test_a_longer_training_keeps_the_intervals_that_it_began_with(tmp_path):
+    train(run=tmp_path, max_steps=40, eval_interval=None)
+    train(run=tmp_path, max_steps=80, eval_interval=None, resume=True)
+    assert read_config(tmp_path)["training"]["eval_interval"] == 2
+    with pytest.raises(nestruct.InputError, match=r"training\.eval_interval 2, not 4"):
+        train(run=tmp_path, max_steps=120, eval_interval=4, resume=True)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda o: lr_scheduler.CosineAnnealingLR(o, T_max=12),
+        lambda o: lr_scheduler.OneCycleLR(o, max_lr=0.1, total_steps=12),
+        lambda o: lr_scheduler.ReduceLROnPlateau(o, patience=0, threshold=1.0),
+    ],
+    ids=["cosine", "one cycle", "plateau"],
+)
+def test_the_objects_of_a_stopped_run_take_it_up_again(tmp_path, make):
+    """As in a notebook, where a call is repeated with what the scheduler has moved meanwhile."""
+    model, estimator = toys.vae(), nes()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
+    options = {"scheduler": make(optimizer), "validation": HELD_OUT, "eval_interval": 2}
+    options |= {"max_steps": 12, "run": tmp_path, "progress": False, "checkpoint_seconds": 0}
+    with pytest.raises(CrashError):
+        nestruct.fit(model, estimator, optimizer, DATA, callbacks=[crash_at(8)], **options)
+    assert optimizer.param_groups[0]["lr"] != 0.02
+    assert nestruct.fit(model, estimator, optimizer, DATA, resume=True, **options).step == 12
 
 
 def test_numbers_of_numpy(tmp_path):
@@ -474,6 +575,23 @@ def test_models_that_draw_from_torch_resume_too(tmp_path):
         nestruct.fit(
             model, estimator, adam, DATA, validation=HELD_OUT, run=folder, progress=False, **options
         )
+
+    run(tmp_path / "whole")
+    with pytest.raises(CrashError):
+        run(tmp_path / "cut", callbacks=[crash_at(4)])
+    run(tmp_path / "cut", resume=True)
+    assert_same_run(tmp_path / "whole", tmp_path / "cut")
+
+
+def test_data_that_draw_from_torch_resume_too(tmp_path):
+    def draw(step):
+        return DATA[torch.randint(len(DATA), (4,))]
+
+    def run(folder, **options):
+        model = toys.vae()
+        options = {"max_steps": 8, "log_interval": 1, "checkpoint_seconds": 0} | options
+        options |= {"validation": HELD_OUT, "run": folder, "progress": False}
+        nestruct.fit(model, nes(), adam(model), draw, **options)
 
     run(tmp_path / "whole")
     with pytest.raises(CrashError):
@@ -597,11 +715,9 @@ def test_steps_must_be_said():
 def test_another_model_cannot_take_up_a_run(tmp_path):
     train(run=tmp_path)
     model = toys.vae(hidden=7)
-    adam = torch.optim.Adam(model.parameters())
+    options = {"max_steps": 20, "batch_size": 8, "eval_interval": 4, "progress": False}
     with pytest.raises(nestruct.InputError, match="another model"):
-        nestruct.fit(
-            model, nes(), adam, DATA, max_steps=20, run=tmp_path, resume=True, progress=False
-        )
+        nestruct.fit(model, nes(), adam(model, lr=0.02), DATA, run=tmp_path, resume=True, **options)
 
 
 def test_a_second_trainer_is_refused(tmp_path):
@@ -621,6 +737,19 @@ def test_a_folder_with_a_run_is_not_overwritten(tmp_path):
     assert (tmp_path / "metrics.jsonl").read_bytes() == before
 
 
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_folder_with_other_things_does_not_become_a_run(tmp_path, resume):
+    notes = tmp_path / "notes.txt"
+    notes.touch()
+    with pytest.raises(nestruct.InputError, match=r"other things.*notes\.txt.*say a new folder"):
+        train(run=tmp_path, resume=resume)
+    assert list(tmp_path.iterdir()) == [notes]
+    notes.unlink()
+    for name in (".lock", ".config.toml.writing", "environment.json", "train.log"):
+        (tmp_path / name).touch()  # what a killed run and the shell may leave
+    train(run=tmp_path, resume=resume)
+
+
 def test_a_folder_that_cannot_be_made(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(NestructError, match=r"^Cannot write to .*: Not a directory"):
@@ -636,6 +765,18 @@ def test_losses_that_are_not_finite_are_null_and_never_best(tmp_path, capsys):
     assert "No loss on validation data was finite" in capsys.readouterr().out
     values = [line["loss"] for line in metrics(tmp_path) if line["split"] == "validation"]
     assert set(values) == {None}
+
+
+def test_a_share_of_nothing_is_null_in_logs_and_no_number_in_reports(tmp_path, capsys):
+    def measure(model, batch, noise):
+        loss = model.loss(batch, noise)
+        return {"loss": loss, "share": (0 * loss, 0 * loss)}
+
+    train(run=tmp_path / "run", metrics=measure, test=HELD_OUT, progress=True)
+    assert "share not finite" in capsys.readouterr().out
+    values = [line["share"] for line in metrics(tmp_path / "run") if line["split"] != "train"]
+    assert set(values) == {None}
+    assert toys.run_command("report", tmp_path / "run", "-o", tmp_path / "page.html") == 0
 
 
 def test_progress_says_what_matters(capsys):
@@ -728,6 +869,8 @@ def test_the_distance_of_the_smoothed_loss_is_measured_on_the_way():
     assert [model.training, model.encoder.training] == [True, False]
     with pytest.raises(nestruct.InputError, match="needs an estimator that smooths the loss"):
         train(nestruct.Enumeration, smoothing_gap=20)
+    with pytest.raises(nestruct.InputError, match="ScoreNES has none"):  # its sigma moves scores
+        train(nestruct.ScoreNES, smoothing_gap=20)
     with pytest.raises(nestruct.InputError, match="must be 0 or at least 4"):
         train(nes, smoothing_gap=2)
 

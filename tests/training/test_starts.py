@@ -86,6 +86,14 @@ def test_starts_that_all_fail_are_an_error(tmp_path):
         train(recipe("optimizer.lr=1e30"), tmp_path / "run", progress=False)
 
 
+def test_starts_that_are_refused_leave_no_run(tmp_path):
+    estimator = {"name": "NES", "sigma": 0.1, "population_size": 4, "minibatch": "per_pair"}
+    words = [f"estimator.{name}={value}" for name, value in estimator.items()]
+    with pytest.raises(InputError, match="pair_batch_size is 99"):
+        train(recipe(*words, "estimator.pair_batch_size=99"), tmp_path / "run", progress=False)
+    assert not (tmp_path / "run").exists()
+
+
 def test_it_says_what_it_does(tmp_path, capsys):
     train(recipe(), tmp_path / "run")
     assert "Start 3 of 3: validation loss" in capsys.readouterr().out

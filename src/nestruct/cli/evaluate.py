@@ -8,6 +8,7 @@ from tyro.conf import arg
 from nestruct.cli.arguments import Flag, RunFolder
 from nestruct.errors import InputError
 from nestruct.training import evaluate_file, evaluate_run
+from nestruct.training.run_folder import finite
 from nestruct.wording import number
 
 
@@ -48,7 +49,7 @@ def evaluate(
         step, values = evaluate_file(run, file, skip_bad=skip_bad, **kept)
     if as_json:
         on = {"split": split} if file is None else {"file": file}
-        print(json.dumps({"run": run.name, **on, "step": step, **values}))
+        print(json.dumps({"run": run.name, **on, "step": step, **finite(values)}))
         return 0
     print(f"{run} at step {step}, {f'{split} split' if file is None else file}:")
     for name, value in values.items():

@@ -39,7 +39,7 @@ class RelationalVAE(StructuredModel):
         num_rollout_steps: How many steps are predicted, each from the last prediction, before the
             true positions are looked at again. Long roll-outs tie the tree to the interaction.
         rollout_curriculum: Pairs ``[step, length]`` in order: from that training step on, roll-outs
-            of that length; ``num_rollout_steps`` before.
+            of that length; ``num_rollout_steps`` before. Evaluation has the last length always.
         variance: Of the Gaussian likelihood.
         divergence: One of `nestruct.objective.DIVERGENCES`.
         kl_weight: A factor on the divergence; 2 counts every edge in both directions, as published.
@@ -155,7 +155,10 @@ class RelationalVAE(StructuredModel):
 
     def decode(self, batch: Any, z: Tensor) -> Float[Tensor, "... batch"]:
         """``log p(x | z)`` up to a constant, for ``z [..., batch, edges]``, relaxed z included."""
-        return self._log_likelihood(batch, z, self.num_rollout_steps)
+        steps = self.num_rollout_steps
+        if not self.training and len(self._rollouts) > 1:  # evaluations are to be compared
+            steps = self._rollouts[-1][1]
+        return self._log_likelihood(batch, z, steps)
 
     def _log_likelihood(self, batch: Any, z: Tensor, steps: int) -> Float[Tensor, "... batch"]:
         x = self._positions(batch).permute(3, 1, 0, 2)  # [2, nodes, batch, times]

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from nestruct.errors import InputError, check_choice
+from nestruct.errors import InputError, MissingError, check_choice
 from nestruct.noise import Noise
 from nestruct.objective import DIVERGENCES, bound_log_probability
 from nestruct.structures import Categorical, Structure
@@ -51,6 +51,17 @@ class StructuredModel(nn.Module):
     structure: Structure
     capturable: bool = True
     """Whether ``graph="auto"`` captures steps at hard structures: a CUDA graph has no shortcuts."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name != "structure":
+                raise
+        raise MissingError(
+            f"{type(self).__name__} has no structure: set self.structure to its latent space, such "
+            "as nestruct.Categorical(10)."
+        )
 
     def encode(self, batch: Any) -> Tensor:
         """Scores ``[batch, *parts]``."""
@@ -208,13 +219,18 @@ class StructuredVAE(StructuredModel):
         return DIVERGENCES["paper-appendix"](self.structure, scores, z, self.lengths(batch))
 
     def _log_likelihood(self, parameters: Tensor, batch: Any) -> Tensor:
-        if callable(self.likelihood):
-            components = self.likelihood(parameters, batch)
-        else:
-            components = LIKELIHOODS[self.likelihood](parameters, observed(batch))
-        components = bound_log_probability(components, self._bound)
         x = observed(batch)
         axes = x.dim() - 1
+        if callable(self.likelihood):
+            components = self.likelihood(parameters, batch)
+        elif parameters.shape[-axes - 1 :] == x.shape:
+            components = LIKELIHOODS[self.likelihood](parameters, x)
+        else:  # it would be stretched to fit
+            raise InputError(
+                f"The decoder must give a {self.likelihood} parameter per component, so end in the "
+                f"shape of what is reconstructed, {tuple(x.shape)}; got {tuple(parameters.shape)}."
+            )
+        components = bound_log_probability(components, self._bound)
         if components.dim() <= axes or components.shape[-axes - 1] != len(x):
             raise InputError(
                 "The likelihood must give a log-probability per component, so end in the shape "
@@ -250,6 +266,8 @@ class StructuredVAE(StructuredModel):
         best, choice = (scores + draws).max(-1)  # what structure.argmax marks
         classes = torch.eye(structure.num_classes, dtype=scores.dtype, device=scores.device)
         parameters = population.sequential(decoder, "decoder.", classes)  # [members, K, *x]
+        if parameters.shape[2:] != batch.shape[1:]:
+            return NotImplemented  # which refuses it in a sentence
         if self.likelihood == "bernoulli" and self._bound is None:
             # x . logits - softplus(logits): linear in x, so one product serves all examples.
             flat, x = parameters.flatten(2), batch.flatten(1)

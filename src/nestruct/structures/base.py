@@ -12,17 +12,22 @@ functions.
 import math
 import operator
 from abc import ABC, abstractmethod
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, NoReturn, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from nestruct.errors import InputError
+from nestruct.errors import InputError, MissingError
 from nestruct.structures import rows
 from nestruct.structures.relaxations.log_domain import FORBIDDEN
 
 MAX_ENUMERATED = 1_000_000
+# What the protocols ask for, and not every space has.
+_NOT_EVERYWHERE = {
+    *("log_count", "enumerate", "contains", "log_partition", "marginals", "entropy"),
+    *("sample", "relax"),
+}
 
 
 class Structure(ABC):
@@ -47,6 +52,17 @@ class Structure(ABC):
     def counting(self, scores: Tensor, lengths: Tensor | None = None) -> Tensor | None:
         """Which parts can be in a member at all, shaped as ``scores``; None when every part can."""
         return None
+
+    if not TYPE_CHECKING:  # where the protocols are what is known
+
+        def __getattr__(self, name: str) -> NoReturn:
+            kind = type(self).__name__
+            if name in _NOT_EVERYWHERE:
+                raise MissingError(
+                    f"{kind} has no {name}: of this space it cannot be computed, or it is not "
+                    "known how; use what asks for argmax alone, such as NES."
+                )
+            raise AttributeError(f"{kind!r} object has no attribute {name!r}")
 
 
 @runtime_checkable
@@ -121,8 +137,9 @@ class SizedStructure(Structure):
         check_floating(f"{self!r}.{method}", scores)
         axes = len(self.part_shape)
         if scores.dim() < axes or tuple(scores.shape[scores.dim() - axes :]) != self.part_shape:
+            what = "z" if method == "contains" else "scores"
             raise InputError(
-                f"{self!r}.{method}: scores must end in the shape {self.part_shape}, "
+                f"{self!r}.{method}: {what} must end in the shape {self.part_shape}, "
                 f"got {tuple(scores.shape)}."
             )
         return None
@@ -243,6 +260,15 @@ def check_floating(owner: str, scores: Tensor) -> None:
     if scores.dtype not in (torch.float32, torch.float64):
         raise InputError(
             f"{owner}: scores must be float32 or float64, got {scores.dtype}; convert them first."
+        )
+
+
+def check_generator(owner: str, generator: torch.Generator) -> None:
+    """Raises unless draws can come from it."""
+    if not isinstance(generator, torch.Generator):
+        raise InputError(
+            f"{owner}: generator must be a torch.Generator, like torch.Generator().manual_seed(0), "
+            f"got {generator!r}."
         )
 
 

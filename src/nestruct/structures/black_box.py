@@ -1,7 +1,7 @@
 """Any solver of your own."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -54,7 +54,7 @@ class BlackBox(SizedStructure):
             raise InputError(f"BlackBox: solve must be a function of scores, got {solve!r}.")
         check_choice("BlackBox: backend", backend, ("torch", "numpy"))
         self.solve = solve
-        sizes = (shape,) if isinstance(shape, int) else tuple(shape)
+        sizes = tuple(shape) if isinstance(shape, Iterable) else (shape,)
         self.part_shape = tuple(
             check_count("BlackBox", "every entry of shape", size, 0) for size in sizes
         )

@@ -7,7 +7,12 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from nestruct.structures import rows
-from nestruct.structures.base import GibbsStructure, SizedStructure, check_count
+from nestruct.structures.base import (
+    GibbsStructure,
+    SizedStructure,
+    check_count,
+    check_generator,
+)
 from nestruct.structures.relaxations.log_domain import FORBIDDEN
 from nestruct.structures.solvers import solve
 
@@ -72,6 +77,7 @@ class Categorical(SizedStructure, GibbsStructure):
     ) -> Float[Tensor, "*batch classes"]:
         """One exact draw per row from ``softmax(scores)``."""
         self._check("sample", scores, lengths)
+        check_generator(f"{self!r}.sample", generator)
         self._log_z("sample", scores, lengths)
         shifted = scores.detach() - scores.detach().amax(-1, keepdim=True)  # keeps the noise's bits
         noise = torch.empty_like(scores).exponential_(generator=generator)

@@ -51,8 +51,8 @@ class DependencyTree(GibbsStructure):
 
         Args:
             scores: Arc scores, heads x dependents.
-            lengths: Number of words of each sentence, broadcastable to the leading axes; all n when
-                left out.
+            lengths: Number of words of each sentence, shaped as the leading axes or the last of
+                them; one number for all; all n when left out.
         """
         lengths = self._check("argmax", scores, lengths)
         return solve(scores, lengths, self._solver, int(self.single_root), f"{self!r}.argmax")
@@ -123,21 +123,21 @@ class DependencyTree(GibbsStructure):
         owner = f"{self!r}.{method}"
         check_floating(owner, scores)
         if scores.dim() < 2 or scores.shape[-1] != scores.shape[-2] or scores.shape[-1] == 0:
+            what = "z" if method == "contains" else "scores"
             raise InputError(
-                f"{owner}: scores must end in a square [n+1, n+1], heads x dependents with the "
+                f"{owner}: {what} must end in a square [n+1, n+1], heads x dependents with the "
                 f"root first, got {tuple(scores.shape)}."
             )
         if lengths is None:
             return None
         lengths = _whole_numbers(owner, lengths).to(scores.device)
-        try:
-            return lengths.expand(scores.shape[:-2])
-        except RuntimeError:
+        lead = scores.shape[:-2]
+        if lengths.shape != lead[max(0, len(lead) - lengths.dim()) :]:  # a 1 is not stretched
             raise InputError(
                 f"{owner}: lengths of shape {tuple(lengths.shape)} do not fit scores of shape "
-                f"{tuple(scores.shape)}; give one number of words per sentence, "
-                f"{tuple(scores.shape[:-2])}."
-            ) from None
+                f"{tuple(scores.shape)}; give one number of words per sentence, {tuple(lead)}."
+            )
+        return lengths.expand(lead)
 
     def counting(self, scores: Tensor, lengths: Tensor | None = None) -> Bool[Tensor, "..."]:
         """Arcs between real words, or from the root to one."""

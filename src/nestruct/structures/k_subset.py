@@ -7,7 +7,13 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from nestruct.structures.base import GibbsStructure, SizedStructure, check_count, check_enumerable
+from nestruct.structures.base import (
+    GibbsStructure,
+    SizedStructure,
+    check_count,
+    check_enumerable,
+    check_generator,
+)
 from nestruct.structures.relaxations import elementary_symmetric
 from nestruct.structures.solvers import solve
 
@@ -62,6 +68,7 @@ class KSubset(SizedStructure, GibbsStructure):
     ) -> Float[Tensor, "*batch items"]:
         """One exact draw per row from the Gibbs law (perturb-and-MAP is Plackett-Luce instead)."""
         self._check("sample", scores, lengths)
+        check_generator(f"{self!r}.sample", generator)
         failed = self._log_z("sample", scores, lengths).isnan()
         z = elementary_symmetric.sample_subsets(
             self._normalise(scores.detach(), None)[0], self.k, generator

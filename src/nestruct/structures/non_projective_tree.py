@@ -4,6 +4,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from nestruct.structures.base import check_generator
 from nestruct.structures.dependency_tree import DependencyTree
 from nestruct.structures.relaxations import matrix_tree
 
@@ -39,6 +40,7 @@ class NonProjectiveTree(DependencyTree):
     ) -> Float[Tensor, "*batch tokens tokens"]:
         """One exact draw per row from the Gibbs law."""
         lengths = self._check("sample", scores, lengths)
+        check_generator(f"{self!r}.sample", generator)
         failed = self._log_z("sample", scores, lengths).isnan()
         normal, _ = self._normalise(scores.detach(), lengths)
         z = matrix_tree.sample_arborescences(

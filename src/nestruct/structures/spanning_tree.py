@@ -7,7 +7,13 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from nestruct.structures.base import GibbsStructure, SizedStructure, check_count, check_enumerable
+from nestruct.structures.base import (
+    GibbsStructure,
+    SizedStructure,
+    check_count,
+    check_enumerable,
+    check_generator,
+)
 from nestruct.structures.relaxations import matrix_tree
 from nestruct.structures.solvers import solve
 from nestruct.structures.solvers.prim import edge_index
@@ -93,6 +99,7 @@ class SpanningTree(SizedStructure, GibbsStructure):
     ) -> Float[Tensor, "*batch edges"]:
         """One exact draw per row from the Gibbs law, in O(n^3) whatever the scores."""
         self._check("sample", scores, lengths)
+        check_generator(f"{self!r}.sample", generator)
         failed = self._log_z("sample", scores, lengths).isnan()
         if self.num_nodes == 1:
             return torch.zeros_like(scores)

@@ -1,6 +1,7 @@
 """How good a model is on held-out examples: means of its metrics, with draws fixed once for all."""
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,6 +13,7 @@ from nestruct.data import device_of, slices
 from nestruct.errors import InputError
 from nestruct.noise import Noise, derive_seed, forked_generators
 from nestruct.structures import nan_rows
+from nestruct.structures.base import check_count
 
 RESERVED = ("step", "split", "best_step", "evaluations", "timing")
 Metrics = Callable[[nn.Module, Any, Noise], dict[str, Any]]
@@ -28,7 +30,7 @@ def evaluate(
     """Means over examples of ``model.metrics(batch, noise)``, or of its loss where it has none.
 
     A metric that is a pair of tensors is a share: the sum of the first over the sum of the second
-    (words attached rightly, of all words).
+    (words attached rightly, of all words), and NaN of nothing.
 
     The same seed gives the same draws at every call and for every batch size, so two evaluations
     differ by what the model learnt in between and by nothing else.
@@ -49,6 +51,7 @@ def evaluate(
     """
     measure = _default_metrics if metrics is None else metrics
     count, device = num_examples(data), device_of(data)
+    batch_size = check_count("evaluate", "batch_size", batch_size, 1)
     if count == 0:
         raise InputError("There is nothing to evaluate on: the data have no examples.")
     totals: dict[str, float] = {}
@@ -62,7 +65,7 @@ def evaluate(
                 pair = value if isinstance(value, tuple) else (value, torch.ones_like(value))
                 for sums, part in zip((totals, weights), pair, strict=True):
                     sums[name] = sums.get(name, 0.0) + float(part.double().sum())
-    return {name: total / max(weights[name], 1.0) for name, total in totals.items()}
+    return {name: total / (weights[name] or math.nan) for name, total in totals.items()}
 
 
 @contextlib.contextmanager

@@ -92,7 +92,7 @@ def train(
     experiment = build(recipe)
     if init_from is not None:
         read_config(Path(init_from))
-        _fill(experiment.model, _find(init_from, "best").model, init_from)
+        _fill(experiment.model, _find(init_from, "best")[1].model, init_from)
     splits = experiment.data.splits()
     first = None
     if recipe.training.num_starts > 1:
@@ -188,8 +188,15 @@ def load(
     Raises:
         InputError: The folder is no run, has no good checkpoint, or fits another model.
     """
+    return _load(run, model, checkpoint, device)[1]
+
+
+def _load(
+    run: str | Path, model: nn.Module | None, checkpoint: str, device: str
+) -> tuple[int, nn.Module]:
+    """The step of the parameters, and the model."""
     config = read_config(Path(run))
-    found = _find(run, checkpoint)
+    _, found = _find(run, checkpoint)
     if model is None:
         if "recipe" not in config:
             raise InputError(
@@ -199,7 +206,7 @@ def load(
         recipe = Recipe.from_tables(config | {"device": resolve_device(device)})
         model = _rebuild(recipe, found)
     _fill(model, found.model, run)
-    return model.to(resolve_device(device)).eval()
+    return found.step, model.to(resolve_device(device)).eval()
 
 
 def _rebuild(recipe: Recipe, checkpoint: Checkpoint) -> nn.Module:
@@ -227,7 +234,7 @@ def evaluate_run(
     recipe = Recipe.from_tables(config | {"device": resolve_device(device)})
     data = _make("data", recipe.data)
     model = build_model(recipe, data)
-    found = _find(run, checkpoint)
+    name, found = _find(run, checkpoint)
     _fill(model, found.model, run)
     model.to(recipe.device)
     splits = data.splits()
@@ -244,7 +251,7 @@ def evaluate_run(
         try:
             size = recipe.training.eval_batch_size
             with matmul_precision(recipe.training.matmul_precision):
-                note_attachment(Path(run), checkpoint, found.step, model, examples, batch_size=size)
+                note_attachment(Path(run), name, found.step, model, examples, batch_size=size)
         except OSError as error:
             log.warning("What it attaches was not noted: %s.", error)
     return found.step, values
@@ -262,7 +269,7 @@ def evaluate_file(
 
     The data of the run are not needed.
     """
-    model = load(run, checkpoint=checkpoint, device=device)
+    step, model = _load(run, None, checkpoint, device)
     if not isinstance(model, ParserVAE):
         raise InputError(f"{run} holds no parser but a {type(model).__name__}: no file to compare.")
     sentences = read_treebank(file, skip_bad=skip_bad)
@@ -270,7 +277,7 @@ def evaluate_file(
         raise InputError(f"{file} has no sentences.")
     recipe = Recipe.from_tables(read_config(Path(run)) | {"device": resolve_device(device)})
     batch = collate(sentences, model.vocabulary, trees=True)
-    return _find(run, checkpoint).step, _measure(recipe, model, batch)
+    return step, _measure(recipe, model, batch)
 
 
 def _measure(recipe: Recipe, model: nn.Module, examples: Any) -> dict[str, float]:
@@ -284,17 +291,24 @@ def _measure(recipe: Recipe, model: nn.Module, examples: Any) -> dict[str, float
         )
 
 
-def _find(run: str | Path, checkpoint: str) -> Checkpoint:
-    """A checkpoint of a run; the last one where the best is damaged or not yet there."""
+def _find(run: str | Path, checkpoint: str) -> tuple[str, Checkpoint]:
+    """A checkpoint of a run and its name: the last one where the best is damaged or not there."""
     check_choice("checkpoint", checkpoint, ("best", "last"))
-    names = ["best", "last"] if checkpoint == "best" else ["last"]
-    found, refused = first_good(Path(run) / "checkpoints", names)
-    for reason in refused:
-        log.warning("Not used: %s.", reason)
-    if found is None:
-        reasons = "; ".join(refused) or "it has not saved one yet"
-        raise InputError(f"{run} has no checkpoint that can be used: {reasons}.")
-    return found
+    reasons: list[str] = []
+    for name in ["best", "last"] if checkpoint == "best" else ["last"]:
+        found, refused = first_good(Path(run) / "checkpoints", [name])
+        for reason in refused:
+            log.warning("Not used: %s.", reason)
+        if found is not None:
+            if name != checkpoint:
+                log.warning(
+                    "%s has no checkpoint %r that can be used: taking %r, of step %d.",
+                    *(run, checkpoint, name, found.step),
+                )
+            return name, found
+        reasons += refused
+    why = "; ".join(reasons) or "it has not saved one yet"
+    raise InputError(f"{run} has no checkpoint that can be used: {why}.")
 
 
 def _fill(model: nn.Module, state: dict[str, Any], run: str | Path) -> None:

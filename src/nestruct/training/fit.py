@@ -18,6 +18,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from nestruct.data import batch_size, make_minibatches, select_rows, to_device
 from nestruct.errors import InputError, check_name
+from nestruct.estimators.nes import NES
 from nestruct.estimators.smoothing import smoothing_gap
 from nestruct.models import StructuredModel
 from nestruct.noise import Purpose, derive_seed, forked_generators
@@ -45,6 +46,7 @@ from nestruct.training.restore import (
     restore,
 )
 from nestruct.training.run_folder import Record, RunFolder, check_is_free, read_config
+from nestruct.training.settings import describe_call, describe_training, keep_intervals
 
 _GAP_EXAMPLES = 1000  # that the distance of the smoothed loss is measured on
 
@@ -126,6 +128,9 @@ def fit(
         seed: Decides every draw and the order of the data.
         run: A folder to write checkpoints and logs to; nothing is written when None.
         resume: Whether to go on where the run folder stands; a folder without a run starts one.
+            All settings must be those that the run began with, but for ``max_steps``,
+            ``max_epochs``, ``log_interval``, ``eval_batch_size``, ``checkpoint_seconds`` and the
+            device.
         metrics: A function of (model, batch, noise) for evaluations; see `nestruct.evaluate`.
         describe: What examples look like, for the report's drawings.
         baselines: Structures found without learning, by name, to compare with in the report.
@@ -146,10 +151,14 @@ def fit(
         >>> nestruct.fit(vae, nes, adam, torch.ones(10, 6), max_steps=3, progress=False).reason
         'finished'
     """
-    settings = Training.from_options(options)
-    seed = check_value("seed", seed, int)
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     path = None if run is None else Path(run)
+    continues = resume and path is not None and (path / "config.toml").exists()
+    continues = bool(first_rank_decides(float(continues), device))
+    if continues and path is not None:
+        options = keep_intervals(read_config(path), options)
+    settings = Training.from_options(options)
+    seed = check_value("seed", seed, int)
     validation = None if validation is None else to_device(validation, device)
     test = None if test is None else to_device(test, device)
     if not callable(data):
@@ -159,19 +168,19 @@ def fit(
         raise InputError("training.num_starts is for recipes: fit has only this one model.")
     if settings.patience is not None and validation is None:
         raise InputError("training.patience needs a validation set; give validation=...")
-    if settings.smoothing_gap and not hasattr(estimator, "sigma"):
+    if settings.smoothing_gap and not isinstance(estimator, NES):  # SNES is one
         raise InputError(
-            f"training.smoothing_gap needs an estimator that smooths the loss by a sigma, such as "
-            f"NES; {type(estimator).__name__} has none."
+            "training.smoothing_gap needs an estimator that smooths the loss by a sigma of the "
+            f"parameters, such as NES; {type(estimator).__name__} has none."
         )
     check_optimizer(optimizer, model)
     if hasattr(estimator, "prepare"):
         estimator.prepare(model, data(0), seed=seed)
     join_parameters(estimator, optimizer)
     share_model(model)
-    config = config or _config(estimator, optimizer, scheduler, settings, seed)
+    config = config or describe_call(estimator, optimizer, scheduler, settings, seed)
     if settings.max_epochs is not None:  # what it came to in steps
-        config = config | {"training": config["training"] | _plain(settings)}
+        config = config | {"training": config["training"] | describe_training(settings)}
 
     def measure(examples: Any) -> dict[str, float]:
         own = derive_seed(seed, Purpose.EVALUATION)
@@ -187,8 +196,6 @@ def fit(
                     values["smoothing_gap"] = smoothing_gap(model, some, **options).gap
         return values
 
-    continues = resume and path is not None and (path / "config.toml").exists()
-    continues = bool(first_rank_decides(float(continues), device))
     untrained = None
     if not continues:  # what can go wrong should, before anything is written
         if path is not None and my_rank() == 0:
@@ -214,7 +221,7 @@ def fit(
         wait_for_all()  # rank 0 holds the folder before anyone reads it
         now, best_model, notes, begins = Progress(), None, [], True
         if continues and path is not None:
-            notes += compare_configs(read_config(path), config)
+            compare_configs(read_config(path), config)
             found, refused = newest_checkpoint(path)
             notes += [f"Not used: {reason}." for reason in refused]
             if found is not None:
@@ -264,11 +271,12 @@ def fit(
         stack.enter_context(display)
         for text in notes:
             display.note(text)
-        if begins and first is not None:
-            spent = first(display.note)
-            now.evaluations, now.seconds, loop.untrained = spent.evaluations, spent.seconds, None
         if now.reason is None:
             try:
+                if begins and first is not None:
+                    spent = first(display.note)
+                    now.evaluations, now.seconds = spent.evaluations, spent.seconds
+                    loop.untrained = None
                 loop.run()
             except InputError:
                 if folder is not None and not continues and now.step == 0:
@@ -286,26 +294,3 @@ def fit(
 def _note(folder: RunFolder, model: Any, test: Any, batch_size: int, name: str, step: int) -> None:
     with folder.one_sentence():
         note_attachment(folder.path, name, step, model, test, batch_size=batch_size)
-
-
-def _config(
-    estimator: Any, optimizer: Any, scheduler: Any, settings: Training, seed: int
-) -> dict[str, Any]:
-    """What a call of `fit` can say about itself."""
-    sections: dict[str, Any] = {"seed": seed, "estimator": {"name": type(estimator).__name__}}
-    if dataclasses.is_dataclass(estimator):
-        for option in dataclasses.fields(estimator):
-            value = getattr(estimator, option.name)
-            if option.init and isinstance(value, int | float | str):
-                sections["estimator"][option.name] = value
-    lr = float(optimizer.param_groups[0]["lr"])
-    sections["optimizer"] = {"name": type(optimizer).__name__, "lr": lr}
-    if scheduler is not None:
-        sections["scheduler"] = {"name": type(scheduler).__name__}
-    sections["training"] = _plain(settings)
-    return sections
-
-
-def _plain(settings: Training) -> dict[str, Any]:
-    """What TOML has words for."""
-    return {k: v for k, v in dataclasses.asdict(settings).items() if v is not None}

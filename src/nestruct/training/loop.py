@@ -85,9 +85,9 @@ class Loop:
                     self._save("last")
                     now.reason = "interrupted"
                     return
-                batch = self.minibatch(now.step)
-                # For models that draw from torch's own generator, which no checkpoint holds.
+                # For data and models that draw from torch's own generator: no checkpoint holds it.
                 torch.manual_seed(derive_seed(self.seed, Purpose.STEP, now.step))
+                batch = self.minibatch(now.step)
                 report = self.estimator.backward(self.model, batch, seed=self.seed, step=now.step)
                 self.optimizer.step()
                 if self.scheduler is not None and not self._on_plateau:

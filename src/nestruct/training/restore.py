@@ -11,13 +11,22 @@ from nestruct.training.checkpoint import Checkpoint, first_good
 from nestruct.training.loop import Progress
 from nestruct.wording import flatten
 
-# What may differ between the sessions of a run without a word.
-_FREE = {"title", "device", "training.max_steps", "training.checkpoint_seconds"}
+# What may differ between the sessions of a run: how long it is, and what no parameter depends on.
+_LENGTH = ("max_steps", "max_epochs")
+_MEANS = ("checkpoint_seconds", "log_interval", "eval_batch_size")
+_FREE = {"title", "device", *(f"training.{name}" for name in (*_LENGTH, *_MEANS))}
 
 
 def newest_checkpoint(path: Path) -> tuple[Checkpoint | None, list[str]]:
-    """What a run goes on from, and which checkpoints were refused."""
-    return first_good(path / "checkpoints", ["last", "best"])
+    """What a run goes on from, and which checkpoints were refused.
+
+    After a kill that may be the best one: it has all that the last one has.
+    """
+    last, refused = first_good(path / "checkpoints", ["last"])
+    best, others = first_good(path / "checkpoints", ["best"])
+    if last is None:
+        return best, refused + others
+    return (last if best is None or best.step <= last.step else best), refused
 
 
 def restore(
@@ -50,8 +59,7 @@ def find_best_model(path: Path, now: Progress, notes: list[str]) -> dict[str, An
         return None
     found, refused = first_good(path / "checkpoints", ["best"])
     notes += [f"Not used: {reason}." for reason in refused]
-    # It may be newer than where the run goes on from: then that step will come again.
-    if found is not None and found.step >= now.best_step:
+    if found is not None and found.step == now.best_step:
         return found.model
     notes.append("The best parameters are lost.")
     if now.reason is None:
@@ -59,17 +67,22 @@ def find_best_model(path: Path, now: Progress, notes: list[str]) -> dict[str, An
     return None
 
 
-def compare_configs(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    """What differs from how the run began, one note each; another seed would be another run."""
+def compare_configs(old: dict[str, Any], new: dict[str, Any]) -> None:
+    """Raises where a setting is not what the run began with.
+
+    One that the run says nothing of is younger than it, so nothing differs.
+    """
     before, after = flatten(old), flatten(new)
-    if before.get("seed") != after.get("seed"):
+    changes = [
+        f"{key} {value}, not {after.get(key, 'none')}"
+        for key, value in before.items()
+        if key not in _FREE and value != after.get(key, "none")
+    ]
+    if changes:
         raise InputError(
-            f"This run began with seed {before.get('seed')}, not {after.get('seed')}: resume it "
-            "with its own, or start another run."
+            f"This run began with {' and '.join(changes)}: resume it as it began, or start "
+            "another run."
         )
-    keys = [key for key in {**before, **after} if key not in _FREE]
-    changes = [key for key in keys if before.get(key) != after.get(key)]
-    return [f"{key} is {after.get(key)} now; it was {before.get(key)}." for key in changes]
 
 
 def check_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:

@@ -77,7 +77,7 @@ class RunFolder:
 
     def append(self, name: str, record: Record) -> None:
         """Adds a line to a log; values that are not finite become null."""
-        line = json.dumps(_finite(record), allow_nan=False) + "\n"
+        line = json.dumps(finite(record), allow_nan=False) + "\n"
         with self.one_sentence():
             self._logs[name].write(line.encode())
             self._logs[name].flush()
@@ -127,13 +127,24 @@ class RunFolder:
 
 
 def check_is_free(path: Path) -> None:
-    """Raises where a new run would overwrite one."""
+    """Raises where a new run would overwrite one, or lie among other things."""
     for name in ("config.toml", "checkpoints"):
         if (path / name).exists():
             raise InputError(
                 f"{path} already holds a run: continue it (nestruct train --resume "
                 f"{shlex.quote(str(path))}; in Python resume=True), or choose another folder."
             )
+    with contextlib.suppress(OSError):  # said when it is written to
+        others = sorted(file.name for file in path.iterdir() if not _is_left(file.name))
+        if others:
+            raise InputError(
+                f"{path} holds other things than a run ({others[0]}): say a new folder for it."
+            )
+
+
+def _is_left(name: str) -> bool:
+    """Whether it may be of a run that was killed or refused before it began, or of its output."""
+    return name in ("environment.json", "tensorboard") or name[0] == "." or name.endswith(".log")
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -168,7 +179,8 @@ def _lock(path: Path) -> int:
     return lock
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """The same with None for what JSON has no number for."""
     if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
+        return {key: finite(item) for key, item in value.items()}
     return None if isinstance(value, float) and not math.isfinite(value) else value

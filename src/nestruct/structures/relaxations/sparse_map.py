@@ -108,10 +108,13 @@ class _Mixture:
 
     def __init__(self, structure: "Structure", scores: Tensor, lengths: Tensor | None) -> None:
         self.structure, self.shape = structure, scores.shape[1:]
-        self.scores = _with_spare(scores.double().flatten(1))
         self.lengths = None if lengths is None else lengths.expand(len(scores))
         every = torch.arange(len(scores), device=scores.device)
-        z, answered = self._solve(self.scores, every)
+        wide = scores.double()
+        z, answered = self._solve(_with_spare(wide.flatten(1)), every)
+        if hasattr(structure, "_normalise"):  # large offsets would take the digits that count
+            wide, _ = structure._normalise(wide, self.lengths)
+        self.scores = _with_spare(wide.flatten(1))
         self.failed, self.open = ~answered, answered  # open: what may still improve
         self.members = _parts(z)[:, None]
         self.active = torch.ones(len(z), 1, dtype=torch.bool, device=z.device)
