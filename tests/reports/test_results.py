@@ -59,13 +59,13 @@ def test_what_a_few_differences_do_not_tell_apart_gets_more():
 
 
 def test_parsers_are_named_by_method_treebanks_and_trees():
-    found = labels("parsing/gl_ctg-gl_treegal", "parsing/ru_taiga-ru_gsd", "parsing/id_csui-id_gsd")
+    found = labels("parsing/gl_ctg-gl_treegal", "parsing/id_gsd-id_csui", "parsing/id_csui-id_gsd")
     # Only the newer ones have training.smoothing_gap, which is 0.
     for run, treebanks in (
         ("gl_ctg-gl_treegal/parser", "GL_CTG to GL_TREEGAL"),
         ("id_csui-id_gsd/parser", "ID_CSUI to ID_GSD"),
     ):
         assert found[run] == f"source only, {treebanks}, projective"
-    crossing = found["ru_taiga-ru_gsd/structure-nes-non-projective-lr1e-4"]
-    assert crossing == "StructureNES, RU_TAIGA to RU_GSD, non-projective, lr 0.0001"
-    assert found["ru_taiga-ru_gsd/decoder"].startswith("Supervised (decoder), RU_TAIGA to RU_GSD")
+    crossing = found["id_gsd-id_csui/structure-nes-non-projective-lr1e-4"]
+    assert crossing == "StructureNES, ID_GSD to ID_CSUI, non-projective, lr 0.0001"
+    assert found["id_gsd-id_csui/decoder"].startswith("Supervised (decoder), ID_GSD to ID_CSUI")
