@@ -36,6 +36,7 @@ DIFFERENTIATED = {  # in a sentence on what a run cost
     "black-box solver": "gradients of encoder and decoder only",
     "needs a relaxation": "gradients through a relaxed solver",
 }
+_NEARLY_ALL = 0.9  # of a run's time: what came after is not worth a word
 
 
 def sentence(group: Group) -> str:
@@ -128,14 +129,14 @@ def _spent(runs: list[Run], *, kept: bool) -> list[str]:
         _mean(map(COSTS[key][0], runs))
         for key in ("wall-clock", "evaluations", "decoder evaluations")
     )
-    in_all = ""
+    in_all, whole = "", seconds
     lines = [(run, r) for run in runs for r in run.validation if r["step"] == run.best_step]
     if kept and all(is_number(r["timing"].get("seconds")) for _, r in lines):
-        whole = "" if seconds is None else duration(seconds)
         seconds = _mean(r["timing"]["seconds"] for _, r in lines)
         forward = _mean(r.get("evaluations") for _, r in lines)
         decoded = _mean(run.decoded(r) for run, r in lines)
-        in_all = f" (of {whole} in all)" if whole not in ("", duration(seconds or 0)) else ""
+        if whole is not None and seconds is not None and seconds < _NEARLY_ALL * whole:
+            in_all = f" (of {duration(whole)} in all)"
     words = [f"{duration(seconds)}{in_all}"] if seconds is not None else []
     if decoded or forward:
         kind = "decoder" if decoded else "forward"
