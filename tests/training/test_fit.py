@@ -79,8 +79,8 @@ def estimators():
     yield pytest.param(Momentum, id="Momentum")
 
 
-def nes():
-    return nestruct.NES(sigma=0.1, population_size=6, mode="vmap")
+def nes(**options):
+    return nestruct.NES(sigma=0.1, population_size=6, mode="vmap", **options)
 
 
 def train(make=nes, *, scheduler=None, lr=0.02, **options):
@@ -422,8 +422,8 @@ def test_an_optimizer_with_other_settings_cannot_take_up_a_run(
         ({"patience": 3}, "training.patience none, not 3"),
         ({"make": nestruct.Enumeration}, "estimator.name NES, not Enumeration"),
         (
-            {"make": lambda: nestruct.NES(sigma=0.5, population_size=6, chunk_size=2, mode="vmap")},
-            "estimator.sigma 0.1, not 0.5 and estimator.chunk_size none, not 2",
+            {"make": lambda: nestruct.NES(sigma=0.5, population_size=8, mode="vmap")},
+            "estimator.sigma 0.1, not 0.5 and estimator.population_size 6, not 8",
         ),
         ({"scheduler": None}, "scheduler.name StepLR, not none"),
         ({"scheduler": lambda o: lr_scheduler.StepLR(o, 5)}, "scheduler.step_size 2, not 5"),
@@ -438,17 +438,19 @@ def test_other_settings_cannot_take_up_a_run(tmp_path, change, message):
 
 def test_what_no_parameter_depends_on_may_change(tmp_path):
     train(run=tmp_path, max_steps=3)
-    other = {"eval_batch_size": 5, "log_interval": 2, "checkpoint_seconds": 5.0}
+    other = {"eval_batch_size": 5, "log_interval": 2, "eval_interval": 4, "checkpoint_seconds": 5.0}
     _, result = train(run=tmp_path, max_steps=6, resume=True, **other)
     assert result.step == 6
+    _, result = train(run=tmp_path, max_steps=9, resume=True, make=lambda: nes(chunk_size=2))
+    assert result.step == 9
 
 
 def test_a_longer_training_keeps_the_intervals_that_it_began_with(tmp_path):
     train(run=tmp_path, max_steps=40, eval_interval=None)
     train(run=tmp_path, max_steps=80, eval_interval=None, resume=True)
     assert read_config(tmp_path)["training"]["eval_interval"] == 2
-    with pytest.raises(nestruct.InputError, match=r"training\.eval_interval 2, not 4"):
-        train(run=tmp_path, max_steps=120, eval_interval=4, resume=True)
+    train(run=tmp_path, max_steps=120, eval_interval=4, resume=True)
+    assert read_config(tmp_path)["training"]["eval_interval"] == 4
 
 
 @pytest.mark.parametrize(

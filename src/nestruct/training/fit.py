@@ -128,9 +128,8 @@ def fit(
         seed: Decides every draw and the order of the data.
         run: A folder to write checkpoints and logs to; nothing is written when None.
         resume: Whether to go on where the run folder stands; a folder without a run starts one.
-            All settings must be those that the run began with, but for ``max_steps``,
-            ``max_epochs``, ``log_interval``, ``eval_batch_size``, ``checkpoint_seconds`` and the
-            device.
+            All settings must be those that the run began with, but for how long it is, when and in
+            what pieces it is evaluated and saved, the memory that it may take, and the device.
         metrics: A function of (model, batch, noise) for evaluations; see `nestruct.evaluate`.
         describe: What examples look like, for the report's drawings.
         baselines: Structures found without learning, by name, to compare with in the report.

@@ -13,8 +13,13 @@ from nestruct.wording import flatten
 
 # What may differ between the sessions of a run: how long it is, and what no parameter depends on.
 _LENGTH = ("max_steps", "max_epochs")
-_MEANS = ("checkpoint_seconds", "log_interval", "eval_batch_size")
-_FREE = {"title", "device", *(f"training.{name}" for name in (*_LENGTH, *_MEANS))}
+_MEANS = ("checkpoint_seconds", "log_interval", "eval_interval", "eval_batch_size")
+_ROOM = ("chunk_size", "memory_budget", "graph")  # where another GPU has less of it
+_FREE = {
+    *("title", "device"),
+    *(f"training.{name}" for name in (*_LENGTH, *_MEANS)),
+    *(f"estimator.{name}" for name in _ROOM),
+}
 
 
 def newest_checkpoint(path: Path) -> tuple[Checkpoint | None, list[str]]:
