@@ -890,3 +890,11 @@ def test_an_environment_names_no_folders(word, kept):
     from nestruct.training.environment import _without_folder
 
     assert _without_folder(word) == kept
+
+
+def test_a_run_without_validation_has_no_best_to_miss(tmp_path, caplog):
+    options = {"max_steps": 3, "run": tmp_path, "progress": False}
+    model = toys.vae()
+    nestruct.fit(model, nes(), torch.optim.Adam(model.parameters()), DATA, **options)
+    nestruct.load(tmp_path, toys.vae())
+    assert "no checkpoint" not in caplog.text

@@ -300,7 +300,7 @@ def _find(run: str | Path, checkpoint: str) -> tuple[str, Checkpoint]:
         for reason in refused:
             log.warning("Not used: %s.", reason)
         if found is not None:
-            if name != checkpoint:
+            if name != checkpoint and found.loop.get("best_step") is not None:  # there was one
                 log.warning(
                     "%s has no checkpoint %r that can be used: taking %r, of step %d.",
                     *(run, checkpoint, name, found.step),

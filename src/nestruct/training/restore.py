@@ -11,7 +11,7 @@ from nestruct.training.checkpoint import Checkpoint, first_good
 from nestruct.training.loop import Progress
 from nestruct.wording import flatten
 
-# What may differ between the sessions of a run: how long it is, and what no parameter depends on.
+# What may differ between the sessions of a run: how long it is, when it is looked at, its means.
 _LENGTH = ("max_steps", "max_epochs")
 _MEANS = ("checkpoint_seconds", "log_interval", "eval_interval", "eval_batch_size")
 _ROOM = ("chunk_size", "memory_budget", "graph")  # where another GPU has less of it
