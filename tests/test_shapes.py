@@ -25,7 +25,7 @@ def test_every_module_of_the_package_is_checked():
 
 def test_wrong_shapes_are_refused():
     tree, scores = nestruct.SpanningTree(4), torch.zeros(5, 6)
-    options = {"num_steps": 1, "generator": torch.Generator()}
+    options = {"num_steps": 1, "draws": torch.Generator()}
     swap_edges(tree, tree.argmax(scores), scores, **options)
     with pytest.raises(TypeCheckError, match="swap_edges"):
         swap_edges(tree, tree.argmax(scores), scores[:4], **options)

@@ -13,6 +13,7 @@ from torch import nn
 import nestruct
 from nestruct.cli import main
 from nestruct.models import mlp
+from nestruct.models.appendix import appendix_divergence
 
 
 class Formula(nn.Module):
@@ -49,6 +50,13 @@ class Costs(nestruct.StructuredModel):
         return -self.cost(z)
 
 
+class Appendix(nestruct.StructuredVAE):
+    """A loss whose divergence depends on the structure: that of the paper's appendix."""
+
+    def loss_at(self, batch, scores, z):
+        return appendix_divergence(self.structure, scores, z) - self.decode(batch, z)
+
+
 def random_costs(structure, rows: int = 2, seed: int = 1) -> Costs:
     """Every member has a loss of its own, drawn for each example."""
     members = structure.enumerate().double()
@@ -62,15 +70,25 @@ def random_costs(structure, rows: int = 2, seed: int = 1) -> Costs:
     return Costs(structure, cost, rows, seed)
 
 
-def vae(structure=None, inputs: int = 6, hidden: int = 5, seed: int = 0, **options):
+def appendix_vae():
+    """`vae` with the loss of the paper's appendix."""
+    return vae(kind=Appendix)
+
+
+def vae(
+    structure=None,
+    inputs: int = 6,
+    hidden: int = 5,
+    seed: int = 0,
+    kind: type = nestruct.StructuredVAE,
+    **options,
+):
     """A small VAE over bits, in float64; scores are flat parts."""
     structure = nestruct.Categorical(4) if structure is None else structure
     parts = structure.part_shape[0]
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        model = nestruct.StructuredVAE(
-            mlp(inputs, hidden, parts), mlp(parts, hidden, inputs), structure, **options
-        )
+        model = kind(mlp(inputs, hidden, parts), mlp(parts, hidden, inputs), structure, **options)
     return model.double()
 
 
@@ -98,8 +116,8 @@ class Sentences(nestruct.StructuredModel):
             self.decoder = nn.Linear(3, 3)
         self.double()
 
-    def lengths(self, batch):
-        return batch["words"]
+    def context(self, batch):
+        return {"lengths": batch["words"]}
 
     def encode(self, batch):
         x = nn.functional.pad(batch["x"], (0, 0, 1, 0))  # the root

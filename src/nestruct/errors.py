@@ -1,8 +1,5 @@
 """The errors nestruct raises on purpose: one sentence that says what to change."""
 
-import difflib
-from collections.abc import Iterable
-
 
 class NestructError(Exception):
     """Base of every error that nestruct raises on purpose."""
@@ -28,33 +25,3 @@ def is_out_of_memory(error: Exception) -> bool:
         return True
     phrases = ("can't allocate memory", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
     return any(phrase in str(error) for phrase in phrases)
-
-
-def check_choice(what: str, value: object, allowed: Iterable[str]) -> None:
-    """Raises where an option has none of the values that it can have.
-
-    Example:
-        >>> check_choice("NES: mode", "map", ["auto", "vmap", "loop"])
-        Traceback (most recent call last):
-        nestruct.errors.InputError: NES: mode must be one of 'auto', 'vmap', 'loop'; got 'map'.
-    """
-    names = list(allowed)
-    if value not in names:
-        raise InputError(f"{what} must be one of {', '.join(map(repr, names))}; got {value!r}.")
-
-
-def check_name(what: str, name: str, known: Iterable[str]) -> None:
-    """Raises, with a suggestion, where a name is not among the known ones.
-
-    Example:
-        >>> check_name("the estimator", "NSE", ["NES", "Enumeration"])
-        Traceback (most recent call last):
-        nestruct.errors.InputError: the estimator 'NSE' is not known; did you mean 'NES'?
-    """
-    names = sorted(known)
-    if name in names:
-        return
-    lower = {candidate.lower(): candidate for candidate in names}
-    close = difflib.get_close_matches(str(name).lower(), lower, n=1, cutoff=0.5)
-    hint = f"did you mean {lower[close[0]]!r}?" if close else f"there are: {', '.join(names)}."
-    raise InputError(f"{what} {name!r} is not known; {hint}")

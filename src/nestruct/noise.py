@@ -64,27 +64,33 @@ class Noise:
         """A copy with some of the integers changed."""
         return replace(self, **changes)
 
-    def gumbel(self, scores: Tensor, lengths: Tensor | None = None) -> Float[Tensor, "..."]:
+    def gumbel(self, scores: Tensor) -> Float[Tensor, "..."]:
         """Standard Gumbel draws, one for each score ``[batch, *parts]``, in the scores' dtype.
+
+        Padding gets draws too: whoever reads the scores ignores it there.
 
         Args:
             scores: Only shape, dtype and device are used; the first axis is the examples.
-            lengths: Words per example, for dependency trees: parts beyond get 0.
         """
         uniform = self._uniform(scores, derive_key(self.seed))
-        gumbel = (-torch.log(-torch.log(uniform))).to(scores.dtype)
-        return _where_real(gumbel, lengths)
+        return (-torch.log(-torch.log(uniform))).to(scores.dtype)
 
-    def normal(self, scores: Tensor, lengths: Tensor | None = None) -> Float[Tensor, "..."]:
+    def normal(self, scores: Tensor) -> Float[Tensor, "..."]:
         """Standard normal draws, one for each score, as `gumbel` and independent of its draws.
 
         Args:
             scores: Only shape, dtype and device are used; the first axis is the examples.
-            lengths: Words per example, for dependency trees: parts beyond get 0.
         """
         uniform = self._uniform(scores, derive_key(self.seed, _NORMAL))
-        normal = (math.sqrt(2) * torch.erfinv(2 * uniform - 1)).to(scores.dtype)
-        return _where_real(normal, lengths)
+        return (math.sqrt(2) * torch.erfinv(2 * uniform - 1)).to(scores.dtype)
+
+    def uniform(self, scores: Tensor) -> Float[Tensor, "..."]:
+        """Draws from the open interval (0, 1), one for each score; `gumbel` is made of the same.
+
+        Args:
+            scores: Only shape, dtype and device are used; the first axis is the examples.
+        """
+        return self._uniform(scores, derive_key(self.seed)).to(scores.dtype)
 
     def _uniform(self, scores: Tensor, key: int) -> Float[Tensor, "..."]:
         """23 or 52 random bits and a half, for each score: exact in the dtype, never 0, never 1."""
@@ -119,14 +125,6 @@ class Noise:
         for axis, size in enumerate(shape[1:]):
             total = total[..., None] + torch.arange(size, device=device) * _factor(4 + axis)
         return _mix(total)
-
-
-def _where_real(draws: Tensor, lengths: Tensor | None) -> Tensor:
-    """Zeros beyond the words of each sentence."""
-    if lengths is None:
-        return draws
-    real = torch.arange(draws.shape[-1], device=draws.device) <= lengths[..., None]
-    return torch.where(real[..., :, None] & real[..., None, :], draws, 0.0)
 
 
 @functools.cache

@@ -6,6 +6,7 @@ Perturb-and-MAP's own KL has no closed form, so there is a choice; a reported EL
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -13,15 +14,12 @@ from torch import Tensor
 
 from nestruct.errors import InputError
 from nestruct.structures import Countable, Gibbs, Structure
-from nestruct.structures.base import SizedStructure
-from nestruct.structures.dependency_tree import DependencyTree
 
-# (structure, scores [batch, *parts], z or None, lengths or None) -> [batch]
-Divergence = Callable[[Structure, Tensor, Tensor | None, Tensor | None], Tensor]
+Divergence = Callable[..., Tensor]  # (structure, scores [batch, *parts], **context) -> [batch]
 
 
 def gumbel_divergence(
-    structure: Structure, scores: Tensor, z: Tensor | None, lengths: Tensor | None
+    structure: Structure, scores: Tensor, **context: Tensor
 ) -> Float[Tensor, " batch"]:
     """KL between the Gumbel noises: the sum over parts of ``u + exp(-u) - 1`` with u the score.
 
@@ -31,7 +29,7 @@ def gumbel_divergence(
     chosen (padding, self-loops, arcs into the root, scores of -inf) do not count.
     """
     counting = scores > -torch.inf
-    possible = structure.counting(scores, lengths)
+    possible = structure.counting(scores, **context)
     if possible is not None:
         counting = counting & possible
     safe = torch.where(counting, scores, 0.0)
@@ -39,7 +37,7 @@ def gumbel_divergence(
 
 
 def gibbs_divergence(
-    structure: Structure, scores: Tensor, z: Tensor | None, lengths: Tensor | None
+    structure: Structure, scores: Tensor, **context: Tensor
 ) -> Float[Tensor, " batch"]:
     """KL of the Gibbs law ``exp(z . scores - A)`` to uniform: ``log |Z| - entropy``, exact.
 
@@ -52,32 +50,12 @@ def gibbs_divergence(
             f"divergence 'gibbs' needs a structure with a tractable Gibbs law; {structure!r} has "
             "none. Use 'gumbel' or 'none'."
         )
-    each = _log_count(structure, scores, lengths) - structure.entropy(scores, lengths)
+    each = log_count(structure, scores, **context) - structure.entropy(scores, **context)
     return each.flatten(1).sum(1) if each.dim() > 1 else each  # of several structures per example
 
 
-def appendix_divergence(
-    structure: Structure, scores: Tensor, z: Tensor | None, lengths: Tensor | None
-) -> Float[Tensor, "*lead batch"]:
-    """The paper's appendix: ``z . scores + log |Z|``. Not a bound on anything; use with care.
-
-    It lacks the log-partition, so adding a constant to all scores changes it without changing the
-    law: training can drive it to minus infinity. No released code uses it. At the MAP structure
-    when no sample is given.
-    """
-    if not isinstance(structure, Countable):
-        raise InputError(f"divergence 'paper-appendix' needs a count, which {structure!r} lacks.")
-    if z is None:
-        z = structure.argmax(scores, lengths)
-    score = torch.where(z > 0, z * scores, 0.0).flatten(1 - scores.dim()).sum(-1)
-    per_example = 1
-    if isinstance(structure, SizedStructure):
-        per_example = scores.shape[1 : scores.dim() - len(structure.part_shape)].numel()
-    return score + per_example * _log_count(structure, scores, lengths)
-
-
 def no_divergence(
-    structure: Structure, scores: Tensor, z: Tensor | None, lengths: Tensor | None
+    structure: Structure, scores: Tensor, **context: Tensor
 ) -> Float[Tensor, " batch"]:
     """Zero: reconstruction only, an upper bound on the ELBO. The public parsing code's choice."""
     return scores.new_zeros(scores.shape[0])
@@ -86,17 +64,17 @@ def no_divergence(
 DIVERGENCES: dict[str, Divergence] = {
     "gumbel": gumbel_divergence,
     "gibbs": gibbs_divergence,
-    "paper-appendix": appendix_divergence,
     "none": no_divergence,
 }
 
 
-def _log_count(structure: Countable, scores: Tensor, lengths: Tensor | None) -> Tensor | float:
-    if lengths is not None:
-        return structure.log_count(lengths).to(scores.dtype)
-    words = scores.shape[-1] - 1 if isinstance(structure, DependencyTree) else None
+def log_count(structure: Any, scores: Tensor, **context: Tensor) -> Tensor | float:
+    """Log of the number of members that scores are about: one number, or one per example."""
+    size = structure.size_of(scores, **context)
+    if isinstance(size, Tensor):
+        return structure.log_count(size).to(scores.dtype)
     # A number, not a tensor from the host: that could not be copied inside a graph capture.
-    return float(structure.log_count(words))  # type: ignore[arg-type]
+    return float(structure.log_count(size))
 
 
 def bound_log_probability(

@@ -81,8 +81,8 @@ def test_a_row_without_an_answer_leaves_the_others_alone(make):
     model = toys.random_costs(nestruct.SpanningTree(4), rows=3)
     solve = model.structure.argmax
 
-    def fail(scores, lengths=None):
-        z = solve(scores, lengths)
+    def fail(scores):
+        z = solve(scores)
         z[..., 1, :] = torch.nan
         return z
 
@@ -128,12 +128,12 @@ def test_parts_that_cannot_be_chosen_get_no_gradient(make):
         def decode(self, batch, z):
             return -(z * self.costs).sum((-1, -2))
 
-        def lengths(self, batch):
-            return batch
+        def context(self, batch):
+            return {"lengths": batch}
 
     model, lengths = Sentences(), torch.tensor([4, 2])
     make().backward(model, lengths, seed=0)
-    counting = model.structure.counting(model.scores, lengths)
+    counting = model.structure.counting(model.scores, lengths=lengths)
     assert (model.scores.grad[counting] != 0).all()
     assert (model.scores.grad[~counting] == 0).all()
 

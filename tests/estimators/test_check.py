@@ -88,7 +88,7 @@ def test_a_structure_that_is_sampled_in_the_truth():
 
 def test_it_judges_the_chosen_parameters_only():
     model = small()
-    estimator = NES(sigma=0.3, population_size=40, shaping="none", parameters=model.encoder)
+    estimator = NES(sigma=0.3, population_size=40, shaping="none", perturb=model.encoder)
     assert check(model, estimator).passed
 
 

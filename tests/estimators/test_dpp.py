@@ -27,8 +27,8 @@ def test_it_is_the_gradient_of_the_relaxed_loss(single_root):
         scores, words = moved.encode(BATCH).detach(), BATCH["words"]
         total = 0.0
         for stream in range(2):
-            noise = Noise(seed=1, step=4, stream=stream).gumbel(scores, words)
-            soft = tree.soft_argmax(scores + noise, 0.7, words)
+            noise = Noise(seed=1, step=4, stream=stream).gumbel(scores)
+            soft = tree.soft_argmax(scores + noise, 0.7, lengths=words)
             total += float(moved.loss_at(BATCH, scores, soft).mean().detach()) / 2
         return total
 
@@ -90,10 +90,10 @@ def test_a_sentence_without_a_tree_leaves_the_others_alone(estimator):
     assert found.isfinite().all()
     other = toys.Sentences(ProjectiveTree())
     scores, words = other.encode(BATCH), BATCH["words"]
-    perturbed = scores + Noise(seed=2).gumbel(scores, words)
-    z = other.structure.soft_argmax(perturbed, 1.0, words)
+    perturbed = scores + Noise(seed=2).gumbel(scores)
+    z = other.structure.soft_argmax(perturbed, 1.0, lengths=words)
     if isinstance(estimator, nestruct.SparseMAP):
-        z = nestruct.structures.sparse_map(other.structure, perturbed, words)
+        z = nestruct.structures.sparse_map(other.structure, perturbed, lengths=words)
     other.loss_at(BATCH, scores, z)[[0, 2]].mean().backward()
     torch.testing.assert_close(found, toys.gradient(other))
 

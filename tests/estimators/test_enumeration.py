@@ -13,7 +13,7 @@ STRUCTURES = [nestruct.Categorical(4), nestruct.KSubset(4, 2), nestruct.Spanning
 
 
 @pytest.mark.parametrize("structure", STRUCTURES, ids=repr)
-@pytest.mark.parametrize("kl", ["gumbel", "gibbs", "none", "paper-appendix"])
+@pytest.mark.parametrize("kl", ["gumbel", "gibbs", "none"])
 def test_the_perturb_and_map_law_is_what_sampling_gives(structure, kl):
     model = vae(structure, divergence=kl)
     exact = exact_loss(model, X, "perturb_and_map")
@@ -28,7 +28,7 @@ def test_the_perturb_and_map_law_is_what_sampling_gives(structure, kl):
 @pytest.mark.parametrize("structure", STRUCTURES, ids=repr)
 def test_its_gradient_is_the_derivative_of_the_exact_loss(structure, law):
     model = vae(structure)
-    report = Enumeration(law=law).backward(model, X)
+    report = Enumeration(law=law).backward(model, X, seed=0)
     found = gradient(model)
     parameter = model.encoder[0].weight
     step = 1e-5
@@ -60,4 +60,4 @@ def test_mistakes_are_refused():
     box = vae()
     box.structure = nestruct.BlackBox(lambda s: s > 0, 4)
     with pytest.raises(InputError, match="cannot be listed"):
-        Enumeration().backward(box, X)
+        Enumeration().backward(box, X, seed=0)

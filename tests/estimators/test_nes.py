@@ -23,7 +23,7 @@ ONE = torch.zeros(1, 1, dtype=torch.float64)
 
 def by_hand(model, batch, estimator: NES, seed: int, step: int) -> torch.Tensor:
     """Eq. 8 in a loop over members, with raw losses."""
-    layout = Layout(model, estimator.parameters)
+    layout = Layout(model, estimator.perturb)
     flat = torch.empty(estimator.num_pairs, layout.size, dtype=layout.dtype)
     kind = estimator.directions
     fill_directions(flat, 0, seed=seed, step=step, sigma=1.0, kind=kind)
@@ -129,7 +129,7 @@ def test_grad_is_set_for_the_estimated_parameters_and_no_others():
     model = vae()
     for p in model.parameters():
         p.grad = torch.full_like(p, 7.0)
-    NES(sigma=0.2, population_size=4, parameters=model.encoder).backward(model, X, seed=0)
+    NES(sigma=0.2, population_size=4, perturb=model.encoder).backward(model, X, seed=0)
     assert all((p.grad == 7).all() for p in model.decoder.parameters())
     assert all((p.grad != 7).all() for p in model.encoder.parameters())
     model.decoder.requires_grad_(False)  # frozen
@@ -385,7 +385,7 @@ def test_chunks_are_halved_when_memory_runs_out(caplog):
         def population_losses(self, population, batch, noise):
             if population.num_members > 6:
                 raise torch.OutOfMemoryError("not enough")
-            return super().population_losses(population, batch, noise)
+            return NotImplemented
 
     plain = vae()
     model = Hungry(plain.encoder, plain.decoder, plain.structure)

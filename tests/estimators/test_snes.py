@@ -36,7 +36,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "raw, not mirrored": {"shaping": "none", "mirrored": False},
     "per member": {"gumbel": "per_member", "num_samples": 2},
     "chunks": {"chunk_size": 4, "memory_budget": 1},
-    "some parameters": {"parameters": lambda name, p: "encoder" in name},
+    "some parameters": {"perturb": lambda name, p: "encoder" in name},
 }
 
 
@@ -223,16 +223,16 @@ def test_a_step_reads_sigma_and_changes_it_once():
     model = vae()
     estimator = SNES(sigma=0.2, population_size=12, sigma_lr=0.5, mode="vmap")
     estimator.backward(model, X, seed=0)
-    state, options = estimator._log_scale, estimator._options()
+    state, options = estimator._log_scale, estimator._captured()
     before = state.clone()
     layout = nestruct.population.Layout(model)
     for _ in range(3):
-        estimator._step(model, layout, X, 0, 1, estimator._plan)
+        estimator.estimate(model, layout, X, Noise(seed=0, step=1))
     assert torch.equal(state, before)
     estimator.backward(model, X, seed=0, step=1)
     assert estimator._log_scale is state
     assert not torch.equal(state, before)
-    assert estimator._options() == options
+    assert estimator._captured() == options
 
 
 @pytest.mark.parametrize("adapt", ["tensor", "parameter"])

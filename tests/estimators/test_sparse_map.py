@@ -32,11 +32,11 @@ def test_it_is_the_gradient_of_the_relaxed_loss(model, batch):
     def loss(shift: float) -> float:
         moved = start + shift * direction
         torch.nn.utils.vector_to_parameters(moved, model.parameters())
-        scores, words = model.encode(batch).detach(), model.lengths(batch)
+        scores, context = model.encode(batch).detach(), model.context(batch)
         total = 0.0
         for stream in range(2):
-            noise = Noise(seed=1, step=4, stream=stream).gumbel(scores, words)
-            z = sparse_map(model.structure, (scores + noise) / 0.8, words)
+            noise = Noise(seed=1, step=4, stream=stream).gumbel(scores)
+            z = sparse_map(model.structure, (scores + noise) / 0.8, **context)
             total += float(model.loss_at(batch, scores, z).mean().detach()) / 2
         return total
 

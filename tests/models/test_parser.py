@@ -166,7 +166,7 @@ def test_arc_kernel(scale):
     generator = torch.Generator().manual_seed(0)
     head, dependent = scale * torch.randn(2, 3, 6, 4, 10, generator=generator)
     weight, lengths = torch.randn(3, 10, generator=generator), torch.tensor([5, 0, 1, 3])
-    counting = nestruct.ProjectiveTree().counting(torch.zeros(3, 4, 6, 6), lengths)
+    counting = nestruct.ProjectiveTree().counting(torch.zeros(3, 4, 6, 6), lengths=lengths)
     expected = score_arcs_plain(head, dependent, weight, lengths)
     found = score_arcs(head, dependent, weight, lengths)
     torch.testing.assert_close(found, torch.where(counting, expected, 0), atol=3e-6, rtol=1e-5)
@@ -186,7 +186,7 @@ def write(model, batch, z, row):
     """The log-probability of one sentence, word by word."""
     decoder, total = model.decoder, 0.0
     n = int(batch.lengths[row])
-    vectors = model._vectors(batch.words)[row : row + 1, : n + 1]
+    vectors = model.vectors_of(batch.words)[row : row + 1, : n + 1]
     states = decoder.lstm(vectors, torch.tensor([n + 1]))[0]
     for i in range(1, n + 1):
         at = i - 1 if decoder.lag else i
@@ -243,11 +243,11 @@ def test_the_authors_decoder_never_reads_the_last_words_arcs(batch):
 def test_losses_are_per_word(batch):
     model = make(objective="vae")
     scores = model.encode(batch)
-    z = model.structure.argmax(scores, batch.lengths)
+    z = model.structure.argmax(scores, lengths=batch.lengths)
     expected = -model.decode(batch, z) / batch.lengths
     torch.testing.assert_close(model.loss_at(batch, scores, z), expected)
     gibbs = make(objective="vae", divergence="gibbs")
-    kl = nestruct.objective.gibbs_divergence(gibbs.structure, scores, None, batch.lengths)
+    kl = nestruct.objective.gibbs_divergence(gibbs.structure, scores, lengths=batch.lengths)
     torch.testing.assert_close(gibbs.loss_at(batch, scores, z), expected + kl / batch.lengths)
 
 
@@ -346,7 +346,7 @@ def test_lengths(length, structure):
     batch = collate([sentence], DATA.vocabulary, trees=True)
     assert batch.words[0, 1] == 0
     model = make(objective="vae", structure=structure, dtype=torch.float32)
-    assert model.structure.contains(model.infer(batch), batch.lengths).all()
+    assert model.structure.contains(model.infer(batch), lengths=batch.lengths).all()
     assert model.loss(batch, Noise(seed=0)).isfinite().all()
     population = perturbed(model, pairs=1)
     assert losses(model, population, batch, "vmap").isfinite().all()

@@ -70,12 +70,12 @@ def test_contains_rejects_parts_outside_lengths(case):
     structure, size = case.structure, case.size
     z = torch.nn.functional.pad(case.members()[0], (0, 1, 0, 1))
     lengths = torch.tensor(size)
-    assert structure.contains(z, lengths)
+    assert structure.contains(z, lengths=lengths)
     for h, m in itertools.product(range(size + 2), repeat=2):
         if h == size + 1 or m == size + 1:
             wrong = z.clone()
             wrong[h, m] = 1
-            assert not structure.contains(wrong, lengths)
+            assert not structure.contains(wrong, lengths=lengths)
     assert not structure.contains(z)  # without lengths the padding is a word without a head
 
 
@@ -102,15 +102,15 @@ def test_argmax_is_the_best_member_or_names_the_row(case, dtype, data):
     impossible = (best == -torch.inf).nonzero().flatten().tolist()
     if impossible:
         with pytest.raises(InputError, match=f"row {impossible[0]} leaves no legal member"):
-            case.structure.argmax(scores, lengths)
+            case.structure.argmax(scores, lengths=lengths)
         with nestruct.nan_rows():
-            z = case.structure.argmax(scores, lengths)
+            z = case.structure.argmax(scores, lengths=lengths)
     else:
-        z = case.structure.argmax(scores, lengths)
+        z = case.structure.argmax(scores, lengths=lengths)
     assert z.dtype == dtype
     assert z.shape == scores.shape
     possible = best > -torch.inf
-    assert torch.equal(case.structure.contains(z, lengths), possible)
+    assert torch.equal(case.structure.contains(z, lengths=lengths), possible)
     assert z[~possible].isnan().all()
     found = total_of(z, scores, len(case.shape))
     torch.testing.assert_close(found[possible], best[possible])
@@ -173,12 +173,12 @@ def test_vmapped_equals_flat_equals_looped(case):
 def test_vmap_over_lengths(case):
     argmax = case.structure.argmax
     scores, lengths = gaussian(case, 3, 5), torch.arange(15).view(3, 5) % (case.size + 1)
-    flat = argmax(scores, lengths)
+    flat = argmax(scores, lengths=lengths)
     vmap = torch.func.vmap
     assert torch.equal(vmap(argmax)(scores, lengths), flat)
     assert torch.equal(vmap(vmap(argmax))(scores, lengths), flat)
     assert torch.equal(
-        vmap(argmax, in_dims=(0, None))(scores, lengths[0]), argmax(scores, lengths[0])
+        vmap(argmax, in_dims=(0, None))(scores, lengths[0]), argmax(scores, lengths=lengths[0])
     )
     expected = torch.stack([argmax(scores[0], row) for row in lengths])
     assert torch.equal(vmap(argmax, in_dims=(None, 0))(scores[0], lengths), expected)
@@ -193,14 +193,16 @@ def test_padding_never_changes_a_result(case):
         padded = torch.full((4, size + 3, size + 3), junk, dtype=scores.dtype)
         padded[:, : size + 1, : size + 1] = scores
         lengths = torch.full((4,), size)
-        z = structure.argmax(padded, lengths)
+        z = structure.argmax(padded, lengths=lengths)
         assert torch.equal(z[:, : size + 1, : size + 1], structure.argmax(scores))
         assert z.sum() == 4 * size
         torch.testing.assert_close(
-            structure.log_partition(padded, lengths), structure.log_partition(scores)
+            structure.log_partition(padded, lengths=lengths), structure.log_partition(scores)
         )
-        torch.testing.assert_close(structure.entropy(padded, lengths), structure.entropy(scores))
-        marginals = structure.marginals(padded, lengths)
+        torch.testing.assert_close(
+            structure.entropy(padded, lengths=lengths), structure.entropy(scores)
+        )
+        marginals = structure.marginals(padded, lengths=lengths)
         torch.testing.assert_close(
             marginals[:, : size + 1, : size + 1], structure.marginals(scores)
         )
@@ -249,7 +251,7 @@ def test_mistakes_are_refused_in_a_sentence(case):
     with pytest.raises(InputError, match="z must end in"):
         structure.contains(torch.ones(3, 97))
     if isinstance(structure, Samplable):
-        with pytest.raises(InputError, match=r"generator must be a torch\.Generator.*got 0"):
+        with pytest.raises(InputError, match=r"draws must be a torch\.Generator.*got 0"):
             structure.sample(scores, 0)
     if case.is_tree:
         for lengths in ([1, 1, 1], [1], [[1], [1]]):  # a single one is not stretched
@@ -269,7 +271,7 @@ def test_mistakes_are_refused_in_a_sentence(case):
         ):
             for wrong in (-1, case.size + 1):
                 with pytest.raises(InputError, match="row 1 has a length that does not fit"):
-                    method(scores, torch.tensor([1, wrong]))
+                    method(scores, lengths=torch.tensor([1, wrong]))
         with pytest.raises(InputError, match="pass size"):
             structure.enumerate()
         with pytest.raises(InputError, match="pass lengths"):
@@ -277,9 +279,9 @@ def test_mistakes_are_refused_in_a_sentence(case):
         with pytest.raises(InputError, match="size must be a whole number from 0 to 8"):
             structure.enumerate(30)
     else:
-        with pytest.raises(InputError, match="lengths are for dependency trees"):
-            structure.argmax(scores, torch.tensor([1, 1]))
-        with pytest.raises(InputError, match="lengths are for dependency trees"):
+        with pytest.raises(InputError, match="context 'lengths' is not known here; it takes none"):
+            structure.argmax(scores, lengths=torch.tensor([1, 1]))
+        with pytest.raises(InputError, match="leave it out"):
             structure.log_count(torch.tensor([1, 1]))
         with pytest.raises(InputError, match="leave it out"):
             structure.enumerate(3)

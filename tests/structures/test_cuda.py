@@ -34,7 +34,7 @@ def test_argmax_equals_the_cpu(case, dtype):
     on_gpu = None if lengths is None else lengths.cuda()
     z = case.structure.argmax(scores.cuda(), on_gpu)
     assert z.is_cuda
-    assert torch.equal(z.cpu(), case.structure.argmax(scores, lengths))
+    assert torch.equal(z.cpu(), case.structure.argmax(scores, lengths=lengths))
     assert case.structure.contains(z, on_gpu).all()
     assert torch.equal(
         case.structure.argmax(scores[0, 0].cuda()).cpu(), case.structure.argmax(scores[0, 0])
@@ -49,8 +49,8 @@ def test_long_sentences_equal_the_cpu(n):
     lengths = torch.tensor([n, n - 1, n // 2, 1])
     for kind in (nestruct.ProjectiveTree, nestruct.NonProjectiveTree):
         for rule in (True, False):
-            z = kind(rule).argmax(scores.cuda(), lengths)
-            assert torch.equal(z.cpu(), kind(rule).argmax(scores, lengths))
+            z = kind(rule).argmax(scores.cuda(), lengths=lengths)
+            assert torch.equal(z.cpu(), kind(rule).argmax(scores, lengths=lengths))
 
 
 @pytest.mark.parametrize("case", GIBBS_CASES, ids=repr)
@@ -65,11 +65,13 @@ def test_relaxations_equal_the_cpu():
     scores, lengths = gaussian((5, 30, 30), torch.float64), torch.tensor([29, 7, 1, 0, 28])
     for rule in (True, False):
         tree = nestruct.ProjectiveTree(rule)
-        soft = tree.soft_argmax(scores.cuda(), 0.7, lengths)
-        torch.testing.assert_close(soft.cpu(), tree.soft_argmax(scores, 0.7, lengths))
+        soft = tree.soft_argmax(scores.cuda(), 0.7, lengths=lengths)
+        torch.testing.assert_close(soft.cpu(), tree.soft_argmax(scores, 0.7, lengths=lengths))
         for kind in (nestruct.ProjectiveTree, nestruct.NonProjectiveTree):
-            mixture = sparse_map(kind(rule), scores.cuda(), lengths.cuda())
-            torch.testing.assert_close(mixture.cpu(), sparse_map(kind(rule), scores, lengths))
+            mixture = sparse_map(kind(rule), scores.cuda(), lengths=lengths.cuda())
+            torch.testing.assert_close(
+                mixture.cpu(), sparse_map(kind(rule), scores, lengths=lengths)
+            )
 
 
 @pytest.mark.parametrize("case", SAMPLE_CASES, ids=repr)

@@ -24,7 +24,7 @@ def chain(scores, num_steps: int, start=None, structure=TREE, rows: int = 8000, 
     scores = scores.expand(rows, -1)
     start = structure.argmax(scores) if start is None else start
     generator = torch.Generator().manual_seed(seed)
-    return swap_edges(structure, start, scores, num_steps=num_steps, generator=generator)
+    return swap_edges(structure, start, scores, num_steps=num_steps, draws=generator)
 
 
 @pytest.mark.parametrize("deviation", [1.0, 3.0])
@@ -80,7 +80,7 @@ def test_any_leading_axes_the_smallest_graphs_and_rows_without_a_tree():
     scores[1, 1, 0] = torch.nan
     with nestruct.nan_rows():
         start = TREE.argmax(scores)
-    z = swap_edges(TREE, start, scores, num_steps=9, generator=torch.Generator().manual_seed(0))
+    z = swap_edges(TREE, start, scores, num_steps=9, draws=torch.Generator().manual_seed(0))
     assert z[1, 1].isnan().all()
     assert TREE.contains(z).sum() == 5
     for n, num_trees in ((2, 1), (3, 3)):

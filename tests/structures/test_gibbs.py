@@ -61,12 +61,12 @@ def test_log_partition_marginals_and_entropy(case, dtype, data):
         row = int((~possible).nonzero()[0])
         for method in (structure.log_partition, structure.marginals, structure.entropy):
             with pytest.raises(InputError, match=f"row {row} leaves no legal member"):
-                method(scores, lengths)
+                method(scores, lengths=lengths)
     with nestruct.nan_rows():
         results = [
-            structure.log_partition(scores, lengths),
-            structure.marginals(scores, lengths),
-            structure.entropy(scores, lengths),
+            structure.log_partition(scores, lengths=lengths),
+            structure.marginals(scores, lengths=lengths),
+            structure.entropy(scores, lengths=lengths),
         ]
     # A float32 score of 100 is itself only known to 4e-6, and a log-partition adds a few of them.
     tolerance = (
@@ -244,8 +244,10 @@ def test_sampling_respects_lengths():
     scores = gaussian(case)
     scores[3:], scores[:, 3:] = torch.nan, torch.nan
     lengths = torch.full((8000,), 2)
-    draws = structure.sample(scores.expand(8000, 5, 5), torch.Generator().manual_seed(0), lengths)
-    assert structure.contains(draws, lengths).all()
+    draws = structure.sample(
+        scores.expand(8000, 5, 5), torch.Generator().manual_seed(0), lengths=lengths
+    )
+    assert structure.contains(draws, lengths=lengths).all()
     chances = totals(case.members(2), scores).softmax(-1)
     assert chi_square(count_members(case.members(2), draws), chances) > 1e-3
 

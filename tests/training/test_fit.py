@@ -611,7 +611,7 @@ def test_an_estimators_parameters_join_the_optimizer_once():
 def test_nes_keeps_its_filter_option():
     _, result = train(
         lambda: nestruct.NES(
-            sigma=0.1, population_size=4, parameters=lambda name, p: name.startswith("encoder")
+            sigma=0.1, population_size=4, perturb=lambda name, p: name.startswith("encoder")
         ),
         max_steps=3,
     )

@@ -25,10 +25,10 @@ from torch import nn
 
 from nestruct.benches.scaling_summary import Cell, Record, step_seconds, summarise
 from nestruct.benches.scaling_tasks import TASKS, Protocol, build, estimator, evaluations
+from nestruct.checks import check_count, check_name
 from nestruct.data import to_device
-from nestruct.errors import InputError, check_name
+from nestruct.errors import InputError
 from nestruct.files import write_whole
-from nestruct.structures.base import check_count
 from nestruct.structures.solvers import solver_seconds
 from nestruct.training.environment import describe_environment
 from nestruct.wording import duration

@@ -7,7 +7,8 @@ from typing import Annotated
 from tyro.conf import FlagCreatePairsOff, Positional, arg
 from tyro.constructors import PrimitiveConstructorSpec
 
-from nestruct.errors import InputError, check_name
+from nestruct.checks import check_name
+from nestruct.errors import InputError
 
 
 def _to_number(words: list[str]) -> int:

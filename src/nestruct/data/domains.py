@@ -17,12 +17,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from nestruct.checks import check_choice, check_count
 from nestruct.data.embeddings import read_embeddings
 from nestruct.data.sentences import Sentences, Vocabulary, collate, normalise
 from nestruct.data.treebank import Sentence, read_treebank
-from nestruct.errors import InputError, check_choice
+from nestruct.errors import InputError
 from nestruct.noise import Purpose, derive_seed
-from nestruct.structures.base import check_count
 
 TREEBANKS = ("gl_ctg", "gl_treegal", "id_csui", "id_gsd", "ru_gsd", "ru_taiga")  # of Table 2
 LANGUAGES = ("gl", "id", "ru")  # of them

@@ -14,11 +14,11 @@ from typing import Any
 
 import torch
 
+from nestruct.checks import check_count
 from nestruct.data.domains import Domains, Texts
 from nestruct.data.treebank import Sentence, sentence_of
 from nestruct.errors import InputError
 from nestruct.noise import derive_seed
-from nestruct.structures.base import check_count
 
 _SIZES = {"det": 4, "adj": 30, "noun": 80, "verb": 40, "adv": 15, "of": 3, "in": 5}
 _SPLITS = ("train", "dev", "target_train", "target_test")

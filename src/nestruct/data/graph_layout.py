@@ -15,12 +15,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from nestruct.checks import check_count
 from nestruct.data.cache import cached
 from nestruct.errors import InputError
 from nestruct.kernels import jit, thread_pool
 from nestruct.noise import derive_seed
 from nestruct.structures import KSubset, SpanningTree
-from nestruct.structures.base import check_count
 
 _CHUNK = 1024  # examples that a thread simulates at a time
 _WORTH_KEEPING = 10_000  # examples: fewer take less than a second to generate

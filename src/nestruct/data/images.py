@@ -30,9 +30,9 @@ import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
-from nestruct.errors import InputError, check_name
+from nestruct.checks import check_count, check_name
+from nestruct.errors import InputError
 from nestruct.noise import Purpose, derive_seed
-from nestruct.structures.base import check_count
 
 _SIDE = 28
 _PACKED = _SIDE * _SIDE // 8  # bytes of a packed image

@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nestruct.checks import check_count
 from nestruct.errors import InputError
 from nestruct.noise import derive_seed
-from nestruct.structures.base import check_count
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,8 @@
 then takes its step.
 """
 
-from nestruct.estimators.base import StepReport
+from nestruct.estimators.backpropagation import Backpropagation, Terms
+from nestruct.estimators.base import Estimator, StepReport, summarise
 from nestruct.estimators.check import check_gradient
 from nestruct.estimators.dpp import DPP
 from nestruct.estimators.enumeration import Enumeration
@@ -25,13 +26,17 @@ __all__ = [
     "NVIL",
     "SNES",
     "SST",
+    "Backpropagation",
     "Enumeration",
+    "Estimator",
     "Reinforce",
     "ScoreNES",
     "SparseMAP",
     "StepReport",
     "StructureNES",
     "Supervised",
+    "Terms",
     "check_gradient",
     "smoothing_gap",
+    "summarise",
 ]

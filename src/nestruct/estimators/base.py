@@ -1,12 +1,33 @@
-"""What every estimator returns, and the state that those without any have."""
+"""The template of every estimator, and what a step reports.
 
+`Estimator.backward` is the same for all: the model is told its step, the step is run (captured in a
+CUDA graph where that pays), gradients are set, failures noticed, costs counted. A subclass says
+what a step computes: `estimate`.
+"""
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, Literal
 
+import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from nestruct.data import batch_size
 from nestruct.errors import InputError
+from nestruct.models import StructuredModel
+from nestruct.models.hooks import HasAtStep
+from nestruct.noise import Noise
+from nestruct.population import Layout
+from nestruct.population.evaluate import may_capture
+from nestruct.population.graph import GraphedStep
+from nestruct.population.population import Filter, like
+from nestruct.population.watch import Watch
+from nestruct.structures.solvers import num_solved, solver_seconds
+
+Stats = dict[str, Tensor]  # loss, std, norm, failed, usable, solved
 
 
 @dataclass(frozen=True)
@@ -20,6 +41,8 @@ class StepReport:
         num_evaluations: How often a member's loss was evaluated (members x samples).
         num_failed: Members whose loss was not finite.
         solver_seconds: Time spent in CPU solvers; None where unknown.
+        num_decoded: Members x samples x examples, whatever savings spare.
+        num_solved: Instances given to an argmax; None where unknown.
     """
 
     loss: Tensor
@@ -28,24 +51,214 @@ class StepReport:
     num_evaluations: Tensor
     num_failed: Tensor
     solver_seconds: Tensor | None = None
+    num_decoded: Tensor | None = None
+    num_solved: Tensor | None = None
 
 
-class Stateless:
-    """The state methods of an estimator that keeps nothing between steps."""
+class Estimator(ABC):
+    """Where a gradient comes from. A subclass is a dataclass of its options and gives `estimate`.
+
+    An estimator without state keeps the defaults of `parameters`, `state_dict` and
+    `load_state_dict`.
+    """
+
+    kind: ClassVar[str]
+    """What it asks for: gradient-free, black-box solver, needs a relaxation, exact, supervised."""
+    num_samples: int = 1
+    perturb: Filter = None
+    """Which parameters are estimated; all that require a gradient when None."""
+    graph: Literal["auto", "on", "off"] = "off"
+    is_scaled: bool = True
+    """Whether gradients have the scale of the loss's; with shaped losses only their direction."""
+    all_failed: ClassVar[str] = (
+        "no loss is finite, or their gradient is not. Look for NaN in the data, the scores and the "
+        "decoder; a smaller learning rate may help."
+    )
+    """What is raised when nothing of a step was usable, after the estimator's name."""
+    _graphed: GraphedStep | None = None
+    _watching: Watch | None = None
+
+    @abstractmethod
+    def estimate(
+        self, model: Any, layout: Layout, batch: Any, noise: Noise
+    ) -> tuple[list[Tensor], Stats]:
+        """Gradients, and statistics of the losses; may be captured, so nothing is read on the host.
+
+        Args:
+            model: The model.
+            layout: The parameters that are estimated.
+            batch: The minibatch.
+            noise: Seed and step; the step is a tensor inside a captured graph.
+
+        Returns:
+            One gradient for each parameter of the layout, then for each of `parameters`; and the
+            statistics ``loss``, ``std``, ``norm``, ``failed`` (members that failed) and ``usable``
+            (those that did not); `summarise` makes them of losses and gradients.
+        """
+
+    def prepare(self, model: nn.Module, batch: Any, *, seed: int = 0) -> None:
+        """Refuses what cannot be trained, and makes what a step needs.
+
+        `backward` calls it at every step, and `nestruct.fit` before anything is written.
+        """
 
     def parameters(self) -> list[nn.Parameter]:
-        """What joins the optimizer: nothing."""
+        """What joins the optimizer: parameters of the estimator's own."""
         return []
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps: nothing."""
+        """What a checkpoint keeps."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Takes back what `state_dict` gave."""
 
+    def backward(self, model: Any, batch: Any, *, seed: int, step: int = 0) -> StepReport:
+        """Sets ``.grad`` of the parameters it estimates; leaves the others untouched.
 
-def check_examples(owner: str, batch: Any) -> None:
-    """Raises unless a batch is one, and has examples."""
-    if batch_size(batch) == 0:
-        raise InputError(f"{owner}: the batch has no examples; give it at least one.")
+        Args:
+            model: What the estimator needs of it, its own page says.
+            batch: See `nestruct.select_rows`.
+            seed: The run's seed.
+            step: The training step; with the seed it determines every draw.
+
+        Raises:
+            NestructError: Nothing of a step was usable.
+        """
+        examples = batch_size(batch)
+        if examples == 0:
+            raise InputError(
+                f"{type(self).__name__}: the batch has no examples; give it at least one."
+            )
+        self.prepare(model, batch, seed=seed)
+        watch = self._watch()
+        watch.raise_if_all_failed()
+        phase = model.at_step(step) if isinstance(model, HasAtStep) else None
+        layout = Layout(model, self.perturb)
+        self._plan_step(model, layout, batch, seed)
+        on_cpu, before = layout.device.type == "cpu", solver_seconds()
+
+        def one_step(batch: Any, number: int | Tensor) -> tuple[list[Tensor], Stats]:
+            start = num_solved()
+            moves, stats = self.estimate(model, layout, batch, Noise(seed=seed, step=number))
+            if "solved" not in stats:
+                stats["solved"] = torch.full((), num_solved() - start, device=layout.device)
+            return moves, stats
+
+        gradients, stats = self._run(one_step, model, layout, batch, seed, step, phase)
+        targets = [*layout.parameters.values(), *self.parameters()]
+        for parameter, gradient in zip(targets, gradients, strict=True):
+            parameter.grad = like(parameter, gradient)
+        watch.look(stats["usable"])
+        self._adapt(stats)
+        seconds = torch.tensor(solver_seconds() - before) if on_cpu else None
+        self._finish(model, batch, Noise(seed=seed, step=step))
+        # What a module of another kind does inside its loss is not known.
+        known = isinstance(model, StructuredModel)
+        return StepReport(
+            loss=stats["loss"],
+            loss_std=stats["std"],
+            grad_norm=stats["norm"],
+            num_evaluations=torch.tensor(self._num_members * self.num_samples),
+            num_failed=stats["failed"],
+            solver_seconds=seconds,
+            num_decoded=torch.tensor(self._num_decoded(model, examples)),
+            num_solved=stats["solved"] if known else None,
+        )
+
+    @property
+    def smoothing(self) -> float | None:
+        """The sigma by which it smooths the loss in the parameters; None where it does not."""
+        return None
+
+    def other_laws(self) -> dict[str, "Estimator"]:
+        """The same with other ways to draw the structure's noise, by name, to be compared."""
+        return {}
+
+    # What a subclass may do otherwise.
+
+    _num_members: int = 1
+
+    def _num_decoded(self, model: Any, examples: int) -> int:
+        """Members x samples x examples of a step."""
+        return self._num_members * self.num_samples * examples
+
+    def _plan_step(self, model: Any, layout: Layout, batch: Any, seed: int) -> None:
+        """Decides, once for a model, what a step is to know before it runs."""
+
+    def _adapt(self, stats: Stats) -> None:
+        """Changes the estimator's state after a step: in place, where a captured step reads it."""
+
+    def _finish(self, model: Any, batch: Any, noise: Noise) -> None:
+        """Does what is left to do outside of a captured step."""
+
+    def _may_capture(self, model: Any) -> bool:
+        """Whether a captured step can stand for all."""
+        return may_capture(model, self.graph)
+
+    def _captured(self) -> list[Any]:
+        """What a captured step takes for granted: another list, another capture."""
+        return [getattr(self, option.name) for option in options_of(self)]
+
+    def _kept(self) -> Any:
+        """What must stay in memory as long as a captured step."""
+        return None
+
+    def _run(
+        self,
+        one_step: Callable[[Any, Any], tuple[list[Tensor], Stats]],
+        model: Any,
+        layout: Layout,
+        batch: Any,
+        seed: int,
+        step: int,
+        phase: Any,
+    ) -> tuple[list[Tensor], Stats]:
+        """Gradients and statistics of a step; gradients are overwritten by the next one."""
+        if layout.device.type != "cuda" or self.graph == "off":
+            return one_step(batch, step)
+        if self._graphed is None:
+            self._graphed = GraphedStep(strict=self.graph == "on")
+        modules = list(model.modules())
+        gradients, stats = self._graphed(
+            one_step,
+            batch,
+            step,
+            key=lambda: (id(model), phase, seed, *self._captured(), *layout.addresses(modules)),
+            keep=lambda: (model, self._kept()),
+            capturable=lambda: self._may_capture(model),
+            changed=lambda: list(model.buffers()),
+        )
+        return gradients, {name: value.clone() for name, value in stats.items()}
+
+    def _watch(self) -> Watch:
+        if self._watching is None:
+            self._watching = Watch(f"{type(self).__name__}: {self.all_failed}")
+        return self._watching
+
+
+def summarise(losses: Tensor, gradients: Sequence[Tensor]) -> Stats:
+    """The statistics of a step: of losses, of which those that are not finite failed."""
+    losses, good = losses.detach(), losses.isfinite()
+    norm = torch.linalg.vector_norm(torch.stack([gradient.norm() for gradient in gradients]))
+    mean = masked_mean(losses, good)
+    return {
+        "loss": mean,
+        "std": masked_mean((losses - mean).square(), good).sqrt(),
+        "norm": norm,
+        "failed": (~good).sum(),
+        "usable": good.sum() * norm.isfinite(),
+    }
+
+
+def masked_mean(values: Tensor, counts: Tensor) -> Float[Tensor, ""]:
+    """The mean of those values that count; ``counts`` broadcasts. NaN where none does."""
+    counts = counts.expand_as(values)
+    return torch.where(counts, values, 0.0).sum() / counts.sum()
+
+
+def options_of(estimator: Any) -> list[dataclasses.Field]:
+    """The options of an estimator that is a dataclass; none of another."""
+    if not dataclasses.is_dataclass(estimator):
+        return []
+    return [option for option in dataclasses.fields(estimator) if option.init]

@@ -6,7 +6,6 @@ its own standard error. Where the structure can be listed, the derivative of the
 is averaged instead, which has far less variance.
 """
 
-import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,9 +14,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from nestruct.errors import InputError
-from nestruct.estimators.backpropagation import Backpropagation
+from nestruct.estimators.base import Estimator
 from nestruct.estimators.enumeration import exact_loss
-from nestruct.estimators.nes import NES
 from nestruct.models import StructuredModel
 from nestruct.noise import Noise
 from nestruct.population import Layout, budget, needs_loop
@@ -65,7 +63,7 @@ class GradientCheck:
 
 def check_gradient(
     model: nn.Module,
-    estimator: Any,
+    estimator: Estimator,
     batch: Any,
     *,
     num_trials: int = 200,
@@ -78,7 +76,7 @@ def check_gradient(
 
     Args:
         model: Small: a reference of ``num_reference`` pairs of evaluations is computed.
-        estimator: Anything with ``backward(model, batch, seed=, step=)``.
+        estimator: What is checked.
         batch: The minibatch.
         num_trials: Independent estimates to average, at least 2.
         num_reference: Pairs of evaluations behind the truth.
@@ -95,8 +93,8 @@ def check_gradient(
         >>> nestruct.check_gradient(vae, estimator, torch.eye(2), num_trials=50).passed
         True
     """
-    if sigma is None and not isinstance(estimator, Backpropagation):  # ScoreNES smooths scores
-        sigma = getattr(estimator, "sigma", None)
+    if sigma is None:
+        sigma = estimator.smoothing
     if sigma is None:
         raise InputError(
             "check_gradient: the estimator does not smooth the parameters, so it has no sigma; say "
@@ -107,22 +105,20 @@ def check_gradient(
     for name, count in (("num_trials", num_trials), ("num_reference", num_reference)):
         if count < 2:
             raise InputError(f"check_gradient: {name} must be at least 2, got {count}.")
-    parameters = _parameters(model, estimator)
+    parameters = list(Layout(model, estimator.perturb).parameters.values())
     saved = [p.grad for p in parameters]
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
     truth, truth_error = _smoothed_gradient(model, batch, parameters, sigma, num_reference, seed)
     estimates = _trials(model, estimator, batch, parameters, num_trials, seed)
     laws = {}
-    if compare_laws and isinstance(estimator, NES) and estimator.mirrored:
-        for law in ("shared", "per_pair", "per_member"):
-            other = dataclasses.replace(estimator, gumbel=law)
-            runs = _trials(model, other, batch, parameters, num_trials, seed)
-            laws[law] = float(runs.var(0).sum())
+    for law, other in estimator.other_laws().items() if compare_laws else ():
+        runs = _trials(model, other, batch, parameters, num_trials, seed)
+        laws[law] = float(runs.var(0).sum())
     for parameter, gradient in zip(parameters, saved, strict=True):
         parameter.grad = gradient
     for buffer, value in buffers:
         buffer.copy_(value)
-    return _judge(estimates, truth, truth_error, _is_scaled(estimator), laws)
+    return _judge(estimates, truth, truth_error, estimator.is_scaled, laws)
 
 
 def _judge(
@@ -172,18 +168,9 @@ def _judge(
     )
 
 
-def _is_scaled(estimator: Any) -> bool:
-    return getattr(estimator, "shaping", "none") == "none"
-
-
-def _parameters(model: nn.Module, estimator: Any) -> list[nn.Parameter]:
-    chosen = estimator.parameters if isinstance(estimator, NES) else None
-    return list(Layout(model, chosen).parameters.values())
-
-
 def _trials(
     model: nn.Module,
-    estimator: Any,
+    estimator: Estimator,
     batch: Any,
     parameters: list[nn.Parameter],
     num_trials: int,

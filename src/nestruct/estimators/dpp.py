@@ -8,16 +8,17 @@ same trees decodes the marginals of the Gibbs law instead.
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Literal
 
-from torch import Tensor, nn
+from torch import nn
 
+from nestruct.checks import check_count, check_temperature
 from nestruct.errors import InputError
-from nestruct.estimators.backpropagation import Backpropagation
+from nestruct.estimators.backpropagation import Backpropagation, Terms
 from nestruct.models import StructuredModel
 from nestruct.noise import Noise
 from nestruct.structures import ProjectiveTree
-from nestruct.structures.base import check_count, check_temperature
 
 
 @dataclass(kw_only=True, eq=False)
@@ -45,10 +46,12 @@ class DPP(Backpropagation):
         True
     """
 
+    kind: ClassVar[str] = "needs a relaxation"
+    relaxes: ClassVar[bool] = True
+
     temperature: float = 1.0
     num_samples: int = 1
     graph: Literal["auto", "on", "off"] = "auto"
-    relaxes: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -64,12 +67,8 @@ class DPP(Backpropagation):
                 "NES."
             )
 
-    def surrogate(self, model: StructuredModel, batch: Any, noise: Noise) -> tuple[Tensor, Tensor]:
-        """The mean loss at soft parses: it is its own surrogate."""
+    def terms(self, model: StructuredModel, batch: Any, noise: Noise) -> Terms:
+        """The losses at soft parses."""
         tree: Any = model.structure
-        return self.relaxed_losses(
-            model,
-            batch,
-            noise,
-            lambda scores, lengths: tree.soft_argmax(scores, self.temperature, lengths),
-        )
+        relax = partial(tree.soft_argmax, temperature=self.temperature)
+        return self.relaxed_terms(model, batch, noise, relax)

@@ -6,28 +6,30 @@ by backpropagation: the paper's UNBIASED for Categorical (Eq. 1 summed instead o
 truth that other estimators are checked against. Differentiates encoder and decoder.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from functools import partial
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from nestruct.errors import InputError, check_choice
-from nestruct.estimators.backpropagation import Backpropagation
+from nestruct.checks import check_choice
+from nestruct.errors import InputError
+from nestruct.estimators.backpropagation import Backpropagation, Terms
 from nestruct.models import StructuredModel
 from nestruct.noise import Noise
 from nestruct.structures import Enumerable, Gibbs, perturb_and_map_law
-from nestruct.structures.dependency_tree import DependencyTree
 
-LAWS = ("gibbs", "perturb_and_map")
+Law = Literal["gibbs", "perturb_and_map"]
 
 
 def exact_loss(
     model: StructuredModel,
     batch: Any,
-    law: Literal["gibbs", "perturb_and_map"],
-    members: Tensor | None = None,
+    law: Law,
+    members: Callable[[Tensor], Tensor] | None = None,
 ) -> Float[Tensor, " batch"]:
     """The expected loss per example under a law over all members. Differentiable.
 
@@ -36,19 +38,20 @@ def exact_loss(
         batch: See `nestruct.select_rows`.
         law: ``gibbs``: ``exp(z . scores - A)``; ``perturb_and_map``: that of
             ``argmax(scores + Gumbel)``, which is what sampling gives. The same for Categorical.
-        members: What ``structure.enumerate`` gives, where it is at hand.
+        members: A function of the scores that gives all members; the structure's own when None.
     """
     structure = model.structure
-    check_choice("law", law, LAWS)
+    check_choice("law", law, get_args(Law))
     if not isinstance(structure, Enumerable):
         raise InputError(f"{structure!r} cannot be listed, so there is no exact gradient.")
-    if model.lengths(batch) is not None:
-        raise InputError("The exact gradient needs sentences of one length: no lengths.")
+    if model.context(batch):
+        raise InputError(
+            "The exact gradient lists the members once for all examples, so it takes no context "
+            f"({', '.join(model.context(batch))})."
+        )
     scores = model.encode(batch)
-    size = scores.shape[-1] - 1 if isinstance(structure, DependencyTree) else None
-    if members is None:
-        members = structure.enumerate(size).to(scores)
-    axes = members.dim() - 1
+    every = list_members(structure, scores) if members is None else members(scores)
+    axes = every.dim() - 1
     if scores.dim() != 1 + axes:
         raise InputError(
             f"The exact gradient needs one structure per example: scores of {structure!r} with "
@@ -57,13 +60,18 @@ def exact_loss(
     if law == "gibbs":
         if not isinstance(structure, Gibbs):
             raise InputError(f"{structure!r} has no tractable Gibbs law; use 'perturb_and_map'.")
-        total = torch.where(members == 1, scores.unsqueeze(-axes - 1), 0.0).flatten(2).sum(-1)
+        total = torch.where(every == 1, scores.unsqueeze(-axes - 1), 0.0).flatten(2).sum(-1)
         chances = (total - structure.log_partition(scores)[:, None]).exp()
     else:
         chances = perturb_and_map_law(structure, scores)  # type: ignore[arg-type]
-    z = members.unsqueeze(1).expand(len(members), *scores.shape)
+    z = every.unsqueeze(1).expand(len(every), *scores.shape)
     losses = torch.stack([model.loss_at(batch, scores, one) for one in z], -1)
     return torch.where(chances > 0, chances * losses, 0.0).sum(-1)
+
+
+def list_members(structure: Any, scores: Tensor) -> Tensor:
+    """All members that scores are about, as the scores are."""
+    return structure.enumerate(structure.size_of(scores)).to(scores)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -75,27 +83,24 @@ class Enumeration(Backpropagation):
         graph: Whether a step on CUDA is captured in a graph: ``auto``, ``on``, ``off``.
     """
 
-    law: Literal["gibbs", "perturb_and_map"] = "gibbs"
+    kind: ClassVar[str] = "exact"
+
+    law: Law = "gibbs"
     graph: Literal["auto", "on", "off"] = "auto"
-    num_samples = 1
     _known: tuple[Any, Tensor] | None = field(default=None, init=False, repr=False)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_choice("Enumeration: law", self.law, LAWS)
+    def terms(self, model: StructuredModel, batch: Any, noise: Noise) -> Terms:
+        """The exact losses. Draws nothing."""
+        return Terms(exact_loss(model, batch, self.law, partial(self._members, model.structure)))
 
-    def surrogate(self, model: StructuredModel, batch: Any, noise: Noise) -> tuple[Tensor, Tensor]:
-        """The mean exact loss: it is its own surrogate. Draws nothing."""
-        losses = exact_loss(model, batch, self.law, self._members(model))
-        return losses.mean(), losses
+    def _num_decoded(self, model: StructuredModel, examples: int) -> int:
+        """Every member of the structure, for every example."""
+        return 0 if self._known is None else examples * len(self._known[1])
 
-    def _members(self, model: StructuredModel) -> Tensor | None:
+    def _members(self, structure: Any, scores: Tensor) -> Tensor:
         """Listed once: a list made on the host could not be copied within a capture."""
-        structure, like = model.structure, next(model.parameters())
-        if isinstance(structure, DependencyTree) or not isinstance(structure, Enumerable):
-            return None  # its list depends on the words of a sentence, or there is none
-        if self._known is None or self._known[0] is not structure:
-            self._known = structure, structure.enumerate()
-        if self._known[1].device != like.device or self._known[1].dtype != like.dtype:
-            self._known = structure, self._known[1].to(like)
+        known = self._known
+        if known is None or known[0] is not structure or known[1].shape[1:] != scores.shape[1:]:
+            known = structure, list_members(structure, scores)
+        self._known = structure, known[1].to(scores)
         return self._known[1]

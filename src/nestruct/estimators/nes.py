@@ -9,41 +9,38 @@ scores. Gradient-free: forward passes only, the solver and the networks are blac
 import dataclasses
 import logging
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from nestruct.data import batch_size
-from nestruct.errors import InputError, check_choice, is_out_of_memory
-from nestruct.estimators.base import StepReport, check_examples
-from nestruct.estimators.nes_plan import Plan, decide
+from nestruct.checks import check_count, check_options, check_positive, renamed
+from nestruct.data import batch_size, select_rows
+from nestruct.errors import InputError, is_out_of_memory
+from nestruct.estimators.base import Estimator, Stats
 from nestruct.estimators.shaping import pair_weights
+from nestruct.models.hooks import HasLoss, HasTouched
 from nestruct.noise import Noise
 from nestruct.population import Layout, Population, evaluate
 from nestruct.population.directions import fill_directions
-from nestruct.population.evaluate import fixed_dropout, is_training, may_capture
-from nestruct.population.graph import GraphedStep, run_step
-from nestruct.population.population import Filter, like
+from nestruct.population.evaluate import fixed_dropout, is_training
+from nestruct.population.plan import Plan, choose_mode, fit_memory
+from nestruct.population.population import Filter
 from nestruct.population.shard import add_over_ranks, my_pairs
-from nestruct.population.watch import Watch
 from nestruct.structures import nan_rows
-from nestruct.structures.base import check_count, check_positive
-from nestruct.structures.solvers import solver_seconds
+from nestruct.structures.solvers import num_solved
 
 log = logging.getLogger("nestruct")
 
-_ALL_FAILED = (
-    "NES: every pair has a member whose loss is not finite. Is the loss finite at the centre? If "
-    "so, sigma may be too large; if not, look for NaN in the data, the scores and the decoder."
-)
+Gumbel = Literal["shared", "per_pair", "per_member"]
 _ROWS_STREAM = -1  # the stream that minibatches of pairs are drawn from
 
 
+@renamed(parameters="perturb")
 @dataclass(kw_only=True, eq=False)
-class NES:
+class NES(Estimator):
     """Natural evolution strategies; the defaults are the paper's.
 
     Args:
@@ -59,7 +56,7 @@ class NES:
             the public code), ``per_pair``, or ``per_member`` (Algorithm 1 as written).
         num_samples: Draws of the structure per example and member (the inner expectation).
         directions: ``gaussian`` or ``rademacher``.
-        parameters: Which parameters are perturbed: names, a module, or a predicate of (name,
+        perturb: Which parameters are perturbed: names, a module, or a predicate of (name,
             parameter); all that require a gradient when None.
         mode: ``vmap``, ``loop``, or ``auto``: time both on a few members, once.
         chunk_size: Members evaluated at once (whole pairs); chosen from ``memory_budget`` when
@@ -83,125 +80,85 @@ class NES:
         tensor([ 2., -4.])
     """
 
+    kind: ClassVar[str] = "gradient-free"
+    all_failed: ClassVar[str] = (
+        "every pair has a member whose loss is not finite. Is the loss finite at the centre? If "
+        "so, sigma may be too large; if not, look for NaN in the data, the scores and the decoder."
+    )
+
     sigma: float
     population_size: int
     mirrored: bool = True
     shaping: Literal["standard_score", "centered_rank", "none"] = "standard_score"
     minibatch: Literal["shared", "per_pair"] = "shared"
     pair_batch_size: int | None = None
-    gumbel: Literal["shared", "per_pair", "per_member"] = "shared"
+    gumbel: Gumbel = "shared"
     num_samples: int = 1
     directions: Literal["gaussian", "rademacher"] = "gaussian"
-    parameters: Filter = None
+    perturb: Filter = None
     mode: Literal["auto", "vmap", "loop"] = "auto"
     chunk_size: int | None = None
     memory_budget: int | None = None
     graph: Literal["auto", "on", "off"] = "auto"
     _plan: Plan | None = field(default=None, init=False, repr=False)
-    _graphed: GraphedStep | None = field(default=None, init=False, repr=False)
     _memory: Tensor | None = field(default=None, init=False, repr=False)
-    _watch: Watch = field(default_factory=lambda: Watch(_ALL_FAILED), init=False, repr=False)
 
     def __post_init__(self) -> None:
-        chosen = self.parameters
+        chosen = self.perturb
         if not (chosen is None or isinstance(chosen, nn.Module) or callable(chosen)):
-            self.parameters = [chosen] if isinstance(chosen, str) else list(chosen)
-        _check_options(self)
+            self.perturb = [chosen] if isinstance(chosen, str) else list(chosen)
+        check_options(self)
+        _check_numbers(self)
 
     @property
     def num_pairs(self) -> int:
         """Directions drawn per step."""
         return self.population_size // 2 if self.mirrored else self.population_size
 
-    def backward(self, model: nn.Module, batch: Any, *, seed: int, step: int = 0) -> StepReport:
-        """Sets ``.grad`` of the perturbed parameters to the estimated gradient.
+    @property
+    def is_scaled(self) -> bool:  # type: ignore[override]
+        """Only with raw losses."""
+        return self.shaping == "none"
 
-        Args:
-            model: Any module with ``loss(batch, noise) -> [batch]``. Where it has a method
-                ``touched(batch)``, that gives by parameter name 1 where the losses of a batch can
-                depend on it and 0 where not (the words of other sentences). Where it has a method
-                ``at_step(step)``, that is called first; see `StructuredModel.at_step`.
-            batch: See `nestruct.select_rows`.
-            seed: The run's seed.
-            step: The training step; with the seed it determines every draw.
+    @property
+    def smoothing(self) -> float:
+        """Sigma."""
+        return self.sigma
 
-        Raises:
-            NestructError: Every member's loss was not finite.
-        """
-        if not callable(getattr(model, "loss", None)):
+    def other_laws(self) -> dict[str, Estimator]:
+        """NES with each law of the Gumbel noise, its own included."""
+        laws = get_args(Gumbel) if self.mirrored else ()
+        return {law: dataclasses.replace(self, gumbel=law) for law in laws}
+
+    def prepare(self, model: nn.Module, batch: Any, *, seed: int = 0) -> None:
+        """Refuses a model without a loss: all that is needed of one."""
+        if not isinstance(model, HasLoss):
             raise InputError(
                 f"{type(self).__name__} needs a model with loss(batch, noise) -> [batch]; "
                 f"{type(model).__name__} has none."
             )
-        check_examples(type(self).__name__, batch)
-        self._watch.raise_if_all_failed()
-        at_step = getattr(model, "at_step", None)
-        phase = at_step(step) if callable(at_step) else None
-        modules = list(model.modules())
-        layout = Layout(model, self.parameters)
-        plan = self._decide(model, layout, batch, seed)
-        before = solver_seconds()
-
-        # torch's own layers change their statistics in place: a captured step can do it.
-        in_place = all(isinstance(module, _NormBase) for module in modules if module._buffers)
-
-        def one_step(moved: Any, number: Any) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-            found = self._step(model, layout, moved, seed, number, plan)
-            if in_place:
-                _update_buffers(model, moved, Noise(seed=seed, step=number))
-            return found
-
-        gradient, stats = run_step(
-            self,
-            one_step,
-            batch,
-            step,
-            on_cuda=layout.device.type == "cuda",
-            # All that a captured step takes for granted, and what it must keep alive.
-            key=lambda: (id(model), phase, seed, *self._options(), *layout.addresses(modules)),
-            keep=lambda: (model, self._memory),
-            capturable=lambda: may_capture(model, self.graph),
-            changed=lambda: list(model.buffers()),
-        )
-        for name, piece in gradient.items():
-            layout.parameters[name].grad = like(layout.parameters[name], piece)
-        self._watch.look(stats["usable"])
-        self._adapt(stats)
-        if not in_place:
-            _update_buffers(model, batch, Noise(seed=seed, step=step))
-        spent = solver_seconds() - before if layout.device.type == "cpu" else None
-        return StepReport(
-            loss=stats["mean"],
-            loss_std=stats["std"],
-            grad_norm=stats["norm"],
-            num_evaluations=torch.tensor(self.population_size * self.num_samples),
-            num_failed=stats["failed"],
-            solver_seconds=None if spent is None else torch.tensor(spent),
-        )
-
-    def _options(self) -> tuple[Any, ...]:
-        """What the arithmetic of a step depends on, besides the filter of parameters."""
-        laws = (self.sigma, self.population_size, self.mirrored, self.directions, self.shaping)
-        return (*laws, self.minibatch, self.pair_batch_size, self.gumbel, self.num_samples)
 
     def state_dict(self) -> dict[str, Any]:
         """How members are evaluated, so that a resumed run repeats the same arithmetic."""
-        plan = self._plan
-        return {} if plan is None else dataclasses.asdict(plan)
+        return {} if self._plan is None else dataclasses.asdict(self._plan)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Takes back what `state_dict` gave."""
         self._plan = Plan(**state) if state else None
 
-    def _step(
-        self, model: nn.Module, layout: Layout, batch: Any, seed: int, step: Any, plan: Plan
-    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Gradient by parameter name, and statistics of the members' losses."""
-        noise = Noise(seed=seed, step=step)
+    def estimate(
+        self, model: nn.Module, layout: Layout, batch: Any, noise: Noise
+    ) -> tuple[list[Tensor], Stats]:
+        """The weighted sum of all directions, and statistics of the members' losses."""
+        plan = self._plan
+        assert plan is not None
+        before = num_solved()
         rows = self._pair_rows(batch, noise, layout.device)
         first, last = my_pairs(self.num_pairs)
-        # Double, so that equal losses stay equal through their mean.
-        losses = torch.zeros(self.population_size, dtype=torch.float64, device=layout.device)
+        # Double, so that equal losses stay equal through their mean. The last entry is no loss: how
+        # many instances this rank solved, so that one sum over ranks serves both.
+        losses = torch.zeros(self.population_size + 1, dtype=torch.float64, device=layout.device)
+        blocks = losses[:-1].view(-1, self.num_pairs)
         memory = self._room(layout, last - first if plan.keep else min(plan.chunk, last - first))
         start = first
         while start < last:
@@ -209,7 +166,8 @@ class NES:
             flat = memory[start - first : stop - first] if plan.keep else memory[: stop - start]
             try:
                 self._fill(flat, start, noise)
-                self._evaluate(model, layout, flat, start, batch, noise, rows, plan, losses)
+                values = self._evaluate(model, layout, flat, start, batch, noise, rows, plan.mode)
+                blocks[:, start:stop] = values
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error) or plan.chunk == 1:
                     raise
@@ -217,7 +175,9 @@ class NES:
                 log.info("NES: out of memory; chunks of %d pairs from now on.", plan.chunk)
                 continue
             start = stop
-        weights, stats = self._weigh(add_over_ranks(losses), layout.dtype)
+        losses[-1] = num_solved() - before
+        add_over_ranks(losses)
+        weights, stats = self._weigh(losses[:-1], layout.dtype)
         if plan.keep:
             sums = self._sums(weights[..., first:last], memory)
         else:
@@ -227,22 +187,19 @@ class NES:
                 self._fill(flat, start, noise)
                 sums += self._sums(weights[..., start : start + len(flat)], flat)
         gradient = self._gradient(sums, weights, stats)
-        if hasattr(model, "touched"):  # no noise where the gradient is known to be zero
-            pieces = layout.split(gradient)
-            for name, mask in model.touched(batch).items():  # type: ignore[operator]
+        pieces = layout.split(gradient)
+        if isinstance(model, HasTouched):  # no noise where the gradient is known to be zero
+            for name, mask in model.touched(batch).items():
                 if name in pieces:
                     pieces[name].mul_(mask)
-        stats["norm"] = torch.linalg.vector_norm(gradient)
-        return layout.split(gradient), stats
+        stats |= {"norm": torch.linalg.vector_norm(gradient), "solved": losses[-1].long()}
+        if _changes_buffers_in_place(model):
+            _update_buffers(model, batch, noise)
+        return list(pieces.values()), stats
 
     # What a search law with more to learn than its centre does otherwise: see `SNES`.
 
-    def _decide(self, model: nn.Module, layout: Layout, batch: Any, seed: int) -> Plan:
-        """How members are evaluated."""
-        self._plan = decide(self, model, layout, batch, seed)
-        return self._plan
-
-    def _weigh(self, losses: Tensor, dtype: torch.dtype) -> tuple[Tensor, dict[str, Tensor]]:
+    def _weigh(self, losses: Tensor, dtype: torch.dtype) -> tuple[Tensor, Stats]:
         """Each pair's weight, and statistics of the losses."""
         return pair_weights(
             losses,
@@ -256,13 +213,73 @@ class NES:
         """Weighted sum of some directions, which are not needed any more."""
         return weights @ flat
 
-    def _gradient(self, sums: Tensor, weights: Tensor, stats: dict[str, Tensor]) -> Tensor:
+    def _gradient(self, sums: Tensor, weights: Tensor, stats: Stats) -> Tensor:
         """The gradient, from this rank's sums."""
         # Directions carry one sigma; the estimator divides by it once more.
         return add_over_ranks(sums.div_(self.sigma**2))
 
-    def _adapt(self, stats: dict[str, Tensor]) -> None:
-        """Changes the search law after a step, outside of its captured graph."""
+    def _fill(self, flat: Tensor, first_pair: int, noise: Noise) -> None:
+        """Writes the directions of some pairs."""
+        fill_directions(
+            flat,
+            first_pair,
+            seed=noise.seed,
+            step=noise.step,
+            sigma=self.sigma,
+            kind=self.directions,
+        )
+
+    # What the template asks for.
+
+    @property
+    def _num_members(self) -> int:  # type: ignore[override]
+        return self.population_size
+
+    def _num_decoded(self, model: Any, examples: int) -> int:
+        each = examples if self.minibatch == "shared" else self._num_rows(examples)
+        return self.population_size * self.num_samples * each
+
+    def _plan_step(self, model: nn.Module, layout: Layout, batch: Any, seed: int) -> None:
+        """Chooses chunk and mode, once; says in one line what it chose."""
+        if self._plan is not None and self._plan.size == layout.size:  # for a model like this one
+            return
+        noise = Noise(seed=seed)
+        rows = self._pair_rows(batch, noise, layout.device)
+        plan = fit_memory(
+            model,
+            layout,
+            batch if rows is None else select_rows(batch, rows[0]),
+            noise,
+            is_shared=rows is None,
+            num_pairs=self.num_pairs,
+            mirrored=self.mirrored,
+            chunk_size=self.chunk_size,
+            memory_budget=self.memory_budget,
+        )
+        plan.mode = self.mode
+        if self.mode == "auto":
+            pairs = min(4, plan.chunk)
+            flat = torch.empty(pairs, layout.size, dtype=layout.dtype, device=layout.device)
+            self._fill(flat, 0, noise)
+
+            def trial(mode: str) -> None:
+                self._evaluate(model, layout, flat, 0, batch, noise, rows, mode)
+
+            plan.mode, reason = choose_mode(model, layout.device, pairs, trial)
+            log.info("NES: %s (%s), %d pairs at a time.", plan.mode, reason, plan.chunk)
+        self._plan = plan
+
+    def _finish(self, model: nn.Module, batch: Any, noise: Noise) -> None:
+        if not _changes_buffers_in_place(model):
+            _update_buffers(model, batch, noise)
+
+    def _captured(self) -> list[Any]:
+        """The options that the arithmetic depends on; which parameters, the layout's addresses."""
+        laws = (self.sigma, self.population_size, self.mirrored, self.directions, self.shaping)
+        return [*laws, self.minibatch, self.pair_batch_size, self.gumbel, self.num_samples]
+
+    def _kept(self) -> Any:
+        return self._memory
 
     def _room(self, layout: Layout, pairs: int) -> Float[Tensor, "pairs size"]:
         """Memory for directions, kept between steps: touching fresh pages takes time."""
@@ -278,16 +295,6 @@ class NES:
             self._memory = memory
         return memory
 
-    def _fill(self, flat: Tensor, first_pair: int, noise: Noise) -> None:
-        fill_directions(
-            flat,
-            first_pair,
-            seed=noise.seed,
-            step=noise.step,
-            sigma=self.sigma,
-            kind=self.directions,
-        )
-
     def _evaluate(
         self,
         model: nn.Module,
@@ -297,10 +304,9 @@ class NES:
         batch: Any,
         noise: Noise,
         rows: Tensor | None,
-        plan: Plan,
-        losses: Tensor,
-    ) -> None:
-        """Writes the losses of the pairs from ``start`` on into ``losses``."""
+        mode: str,
+    ) -> Float[Tensor, "halves pairs"]:
+        """The losses of the pairs from ``start`` on, whose directions are ``flat``."""
         population = Population(layout.centre(), layout.split(flat), self.mirrored)
         count, halves = len(flat), 2 if self.mirrored else 1
         member_noise = member_rows = None
@@ -315,13 +321,16 @@ class NES:
             population,
             batch,
             noise,
-            mode=plan.mode,
+            mode=mode,
             num_samples=self.num_samples,
             member_noise=member_noise,
             rows=member_rows,
         )
-        blocks = losses.view(halves, self.num_pairs)[:, start : start + count]
-        blocks.copy_(values.double().mean(1).view(halves, count))
+        return values.double().mean(1).view(halves, count)
+
+    def _num_rows(self, examples: int) -> int:
+        """Examples of a pair's own."""
+        return self.pair_batch_size or max(1, examples // self.num_pairs)
 
     def _pair_rows(
         self, batch: Any, noise: Noise, device: torch.device
@@ -330,7 +339,7 @@ class NES:
         if self.minibatch == "shared":
             return None
         examples = batch_size(batch)
-        count = self.pair_batch_size or max(1, examples // self.num_pairs)
+        count = self._num_rows(examples)
         if count > examples:
             raise InputError(
                 f"NES: pair_batch_size is {count} but the batch has {examples} examples."
@@ -341,25 +350,20 @@ class NES:
         return keys.topk(count, dim=1).indices
 
 
-def _update_buffers(model: nn.Module, batch: Any, noise: Noise) -> None:
+def _changes_buffers_in_place(model: nn.Module) -> bool:
+    """Whether a captured step can do it: torch's own layers change their statistics in place."""
+    return all(isinstance(module, _NormBase) for module in model.modules() if module._buffers)
+
+
+def _update_buffers(model: Any, batch: Any, noise: Noise) -> None:
     """One forward at the centre, so that running statistics follow it."""
     if list(model.buffers()) and is_training(model):
         with torch.no_grad(), nan_rows(), fixed_dropout(model, noise):
-            model.loss(batch, noise)  # type: ignore[operator]
+            model.loss(batch, noise)
 
 
-def _check_options(nes: NES) -> None:
+def _check_numbers(nes: NES) -> None:
     owner = type(nes).__name__
-    choices = {
-        "shaping": ("standard_score", "centered_rank", "none"),
-        "minibatch": ("shared", "per_pair"),
-        "gumbel": ("shared", "per_pair", "per_member"),
-        "directions": ("gaussian", "rademacher"),
-        "mode": ("auto", "vmap", "loop"),
-        "graph": ("auto", "on", "off"),
-    }
-    for name, allowed in choices.items():
-        check_choice(f"{owner}: {name}", getattr(nes, name), allowed)
     check_positive(owner, "sigma", nes.sigma)
     counts = ("population_size", "num_samples", "pair_batch_size", "chunk_size", "memory_budget")
     for name in counts:

@@ -18,13 +18,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from nestruct.checks import check_count
 from nestruct.errors import InputError
-from nestruct.estimators.backpropagation import masked_mean
+from nestruct.estimators.backpropagation import Terms
+from nestruct.estimators.base import Stats, masked_mean
 from nestruct.estimators.reinforce import Reinforce
 from nestruct.models import StructuredModel, mlp
 from nestruct.models.structured import observed
 from nestruct.noise import Noise, Purpose, derive_seed, forked_generators
-from nestruct.structures.base import check_count
 
 
 @dataclass(kw_only=True, eq=False)
@@ -94,7 +95,7 @@ class NVIL(Reinforce):
         """The network's, once it is made."""
         return [] if self._network is None else list(self._network.parameters())
 
-    def surrogate(self, model: StructuredModel, batch: Any, noise: Noise) -> tuple[Tensor, Tensor]:
+    def terms(self, model: StructuredModel, batch: Any, noise: Noise) -> Terms:
         """Losses, plus advantage times log-probability, plus the network's squared error."""
         scores = model.encode(batch)
         z, log_chance = self._draw(model, batch, scores, noise)
@@ -105,8 +106,7 @@ class NVIL(Reinforce):
         if scores.requires_grad:
             scores.register_hook(lambda gradient: gradient / deviation)
         error = (advantage / deviation).square() / 2
-        value = masked_mean(losses + advantage.detach() * log_chance + error, counts)
-        return value, losses
+        return Terms(losses, counts, sampled=losses + advantage.detach() * log_chance + error)
 
     def state_dict(self) -> dict[str, Any]:
         """Both moving averages, and the network where there is one."""
@@ -137,10 +137,10 @@ class NVIL(Reinforce):
         variance = torch.where(self._variance.isnan(), own, self._variance)
         return variance.sqrt().clamp(min=1).to(cost.dtype)
 
-    def _options(self) -> list[Any]:
+    def _captured(self) -> list[Any]:
         tensors = [self._variance, *self.parameters()]
-        return [*super()._options(), *(tensor.data_ptr() for tensor in tensors)]
+        return [*super()._captured(), *(tensor.data_ptr() for tensor in tensors)]
 
-    def _adapt(self, stats: dict[str, Tensor]) -> None:
+    def _adapt(self, stats: Stats) -> None:
         super()._adapt(stats)
         self._follow(self._variance, stats["std"].square())

@@ -7,23 +7,18 @@ differentiated, and the divergence.
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
-from nestruct.errors import InputError, check_choice
-from nestruct.estimators.backpropagation import Backpropagation, masked_mean
+from nestruct.checks import check_count
+from nestruct.errors import InputError
+from nestruct.estimators.backpropagation import Backpropagation, Terms
+from nestruct.estimators.base import Stats
 from nestruct.models import StructuredModel
-from nestruct.noise import Noise, Purpose, derive_seed
-from nestruct.structures import Categorical, Gibbs, Samplable, SpanningTree, Structure, swap_edges
-from nestruct.structures.base import check_count
-
-_CHOICES = {
-    "baseline": ("multi_sample", "batch", "ema"),
-    "law": ("gumbel", "gibbs"),
-    "sampler": ("exact", "mcmc"),
-}
+from nestruct.noise import Noise
+from nestruct.structures import Gibbs, Samplable, SpanningTree, swap_edges
 
 
 @dataclass(kw_only=True, eq=False)
@@ -48,8 +43,7 @@ class Reinforce(Backpropagation):
             steps enough.
         num_mcmc_steps: Steps of that chain: some n log n; for 10 nodes, after 30 its marginals
             cannot be told from the exact ones by 20,000 draws.
-        graph: Whether a step on CUDA is captured in a graph: ``auto``, ``on``, ``off``. Samplers of
-            Gibbs laws draw from a generator and are not captured.
+        graph: Whether a step on CUDA is captured in a graph: ``auto``, ``on``, ``off``.
 
     Example:
         >>> import torch, nestruct
@@ -60,6 +54,8 @@ class Reinforce(Backpropagation):
         >>> bool(report.grad_norm > 0)
         True
     """
+
+    kind: ClassVar[str] = "black-box solver"
 
     num_samples: int = 4
     baseline: Literal["multi_sample", "batch", "ema"] = "multi_sample"
@@ -76,8 +72,6 @@ class Reinforce(Backpropagation):
     def __post_init__(self) -> None:
         super().__post_init__()
         owner = type(self).__name__
-        for name, choices in _CHOICES.items():
-            check_choice(f"{owner}: {name}", getattr(self, name), choices)
         needed = 2 if self.baseline == "multi_sample" else 1
         check_count(owner, "num_samples", self.num_samples, needed)
         check_count(owner, "num_mcmc_steps", self.num_mcmc_steps, 0)
@@ -86,14 +80,14 @@ class Reinforce(Backpropagation):
         if self.sampler == "mcmc" and self.law != "gibbs":
             raise InputError(f"{owner}: sampler 'mcmc' draws from a Gibbs law; say law='gibbs'.")
 
-    def surrogate(self, model: StructuredModel, batch: Any, noise: Noise) -> tuple[Tensor, Tensor]:
+    def terms(self, model: StructuredModel, batch: Any, noise: Noise) -> Terms:
         """Losses at hard samples, plus their advantage times the samples' log-probability."""
         scores = model.encode(batch)
         z, log_chance = self._draw(model, batch, scores, noise)
         losses, counts = self.hard_losses(model, batch, scores, z)
         cost = torch.where(counts, losses.detach(), 0.0)
         advantage = cost - self._baseline(cost, counts)
-        return masked_mean(losses + advantage * log_chance, counts), losses
+        return Terms(losses, counts, sampled=losses + advantage * log_chance)
 
     def prepare(self, model: nn.Module, batch: Any, *, seed: int = 0) -> None:
         """Refuses what cannot be trained, and puts the average where the model is."""
@@ -124,42 +118,28 @@ class Reinforce(Backpropagation):
         self, model: StructuredModel, batch: Any, scores: Tensor, noise: Noise
     ) -> tuple[Tensor, Tensor]:
         """Samples ``[samples, batch, *parts]``, and what has their log-probability's derivative."""
-        structure, lengths = model.structure, model.lengths(batch)
+        structure: Any = model.structure
+        context = model.context(batch)
+        streams = torch.arange(self.num_samples, device=scores.device)[:, None]
+        noise = noise.replace(stream=streams)
+        gumbel = noise.gumbel(scores)
+        if self.law == "gibbs" and self.sampler == "exact":
+            z = structure.sample(scores.detach(), noise, **context)
+        else:
+            z = structure.argmax(scores.detach() + gumbel, **context)
+        if self.sampler == "mcmc":
+            start = scores.detach().expand_as(z)
+            z = swap_edges(structure, z, start, num_steps=self.num_mcmc_steps, draws=noise)
         if self.law == "gibbs":
-            z = self._sample_gibbs(structure, scores.detach(), lengths, noise)
             total = torch.where(z == 1, scores, 0.0).flatten(2).sum(-1)
-            log_partition = structure.log_partition(scores, lengths)  # type: ignore[attr-defined]
+            log_partition = structure.log_partition(scores, **context)
             return z, total - log_partition.reshape(len(scores), -1).sum(-1)
-        z, gumbel = self._perturb_and_map(structure, scores.detach(), lengths, noise)
         # The derivative of the log-density of Gumbel(scores), at perturbed scores held fixed.
         score = 1 - torch.exp(-gumbel)
-        counting = structure.counting(scores, lengths)
+        counting = structure.counting(scores, **context)
         if counting is not None:  # what cannot be chosen would add noise and nothing else
             score = torch.where(counting, score, 0.0)
         return z, (score * scores).flatten(2).sum(-1)
-
-    def _perturb_and_map(
-        self, structure: Structure, scores: Tensor, lengths: Tensor | None, noise: Noise
-    ) -> tuple[Tensor, Tensor]:
-        """``argmax(scores + Gumbel)`` for all samples at once, and the Gumbel noise."""
-        streams = torch.arange(self.num_samples, device=scores.device)[:, None]
-        gumbel = noise.replace(stream=streams).gumbel(scores, lengths)
-        return structure.argmax(scores + gumbel, lengths), gumbel
-
-    def _sample_gibbs(
-        self, structure: Any, scores: Tensor, lengths: Tensor | None, noise: Noise
-    ) -> Tensor:
-        if isinstance(structure, Categorical):  # where it is perturb-and-MAP, which is cheap
-            return self._perturb_and_map(structure, scores, lengths, noise)[0]
-        seed = derive_seed(noise.seed, Purpose.GIBBS_SAMPLES, noise.step)  # type: ignore[arg-type]
-        generator = torch.Generator(scores.device).manual_seed(seed)
-        repeated = scores.expand(self.num_samples, *scores.shape)
-        if self.sampler == "exact":
-            return structure.sample(repeated, generator, lengths)
-        z, _ = self._perturb_and_map(structure, scores, lengths, noise)
-        return swap_edges(
-            structure, z, repeated, num_steps=self.num_mcmc_steps, generator=generator
-        )
 
     def _baseline(self, cost: Tensor, counts: Tensor) -> Tensor:
         """What is subtracted from each cost ``[samples, batch]``; independent of its own draw.
@@ -181,14 +161,10 @@ class Reinforce(Backpropagation):
         others = (cost.sum() - cost) / (samples * counts.sum() - 1).clamp(min=1)
         return torch.where(self._mean.isnan(), others, self._mean.to(cost.dtype))
 
-    def _is_capturable(self, model: StructuredModel) -> bool:
-        draws_from_integers = self.law == "gumbel" or isinstance(model.structure, Categorical)
-        return draws_from_integers and super()._is_capturable(model)
+    def _captured(self) -> list[Any]:
+        return [*super()._captured(), self._mean.data_ptr()]
 
-    def _options(self) -> list[Any]:
-        return [*super()._options(), self._mean.data_ptr()]
-
-    def _adapt(self, stats: dict[str, Tensor]) -> None:
+    def _adapt(self, stats: Stats) -> None:
         if self.baseline == "ema":
             self._follow(self._mean, stats["loss"])
 

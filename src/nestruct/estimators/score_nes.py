@@ -11,16 +11,14 @@ differentiated.
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
-from torch import Tensor
 
-from nestruct.errors import check_choice
-from nestruct.estimators.backpropagation import Backpropagation, masked_mean
+from nestruct.checks import check_count, check_positive
+from nestruct.estimators.backpropagation import Backpropagation, Terms
 from nestruct.models import StructuredModel
 from nestruct.noise import Noise
-from nestruct.structures.base import check_count, check_positive
 
 
 @dataclass(kw_only=True, eq=False)
@@ -48,6 +46,8 @@ class ScoreNES(Backpropagation):
         8
     """
 
+    kind: ClassVar[str] = "black-box solver"
+
     num_pairs: int = 8
     sigma: float = 1.0
     gumbel: Literal["per_pair", "none"] = "per_pair"
@@ -57,29 +57,27 @@ class ScoreNES(Backpropagation):
         super().__post_init__()
         check_count("ScoreNES", "num_pairs", self.num_pairs, 1)
         check_positive("ScoreNES", "sigma", self.sigma)
-        check_choice("ScoreNES: gumbel", self.gumbel, ("per_pair", "none"))
 
     @property
     def num_samples(self) -> int:  # type: ignore[override]
         """Structures that are decoded per example."""
         return 2 * self.num_pairs
 
-    def surrogate(self, model: StructuredModel, batch: Any, noise: Noise) -> tuple[Tensor, Tensor]:
-        """The mean loss over all pairs, plus the scores times the estimate of their derivative."""
-        structure, lengths = model.structure, model.lengths(batch)
+    def terms(self, model: StructuredModel, batch: Any, noise: Noise) -> Terms:
+        """The losses of all pairs; and the scores times the estimate of their derivative."""
+        structure, context = model.structure, model.context(batch)
         scores = model.encode(batch)
         pairs = noise.replace(stream=torch.arange(self.num_pairs, device=scores.device)[:, None])
-        direction, centre = pairs.normal(scores, lengths), scores.detach()
-        counting = structure.counting(centre, lengths)
+        direction, centre = pairs.normal(scores), scores.detach()
+        counting = structure.counting(centre, **context)
         if counting is not None:  # other parts change nothing, and would only add noise
             direction = torch.where(counting, direction, 0.0)
         if self.gumbel == "per_pair":
-            centre = centre + pairs.gumbel(scores, lengths)
+            centre = centre + pairs.gumbel(scores)
         move = self.sigma * direction
-        z = structure.argmax(torch.cat([centre + move, centre - move]), lengths)
+        z = structure.argmax(torch.cat([centre + move, centre - move]), **context)
         losses, counts = self.hard_losses(model, batch, scores, z)  # [2 pairs, batch]
         plus, minus = torch.where(counts, losses.detach(), 0.0).chunk(2)
         weight = (plus - minus) / (2 * self.sigma * self.num_pairs)
         slope = torch.einsum("pb,pb...->b...", weight, direction)
-        value = masked_mean(losses, counts) + (slope * scores).sum() / counts.sum()
-        return value, losses
+        return Terms(losses, counts, each=(slope * scores).flatten(1).sum(1))

@@ -69,7 +69,7 @@ def _shape(
     mean = values.sum() / count
     centred = torch.where(usable, values - mean, 0.0)
     std = (centred.square().sum() / count).sqrt()
-    stats = {"mean": mean.to(dtype), "std": std.to(dtype)}
+    stats = {"loss": mean.to(dtype), "std": std.to(dtype)}
     stats |= {"failed": finite.logical_not().sum(), "usable": survivors}
     if own_examples:
         half = (values[:pairs] - values[pairs:]) / 2

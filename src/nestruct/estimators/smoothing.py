@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from nestruct.checks import check_count, check_positive
 from nestruct.noise import Noise
 from nestruct.population import Layout, Population, evaluate, needs_loop
 from nestruct.population.directions import fill_directions
-from nestruct.structures.base import check_count, check_positive
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from nestruct.errors import InputError, check_choice
+from nestruct.checks import renamed
+from nestruct.errors import InputError
+from nestruct.estimators.base import Stats
 from nestruct.estimators.nes import NES
-from nestruct.estimators.nes_plan import Plan
 from nestruct.estimators.shaping import pair_sums
 from nestruct.noise import Noise
 from nestruct.population import Layout
@@ -29,6 +30,7 @@ from nestruct.population import Layout
 log = logging.getLogger("nestruct")
 
 
+@renamed(parameters="perturb")
 @dataclass(kw_only=True, eq=False)
 class SNES(NES):
     """NES with an adaptive sigma; everything else, and every other option, as in `NES`.
@@ -75,7 +77,6 @@ class SNES(NES):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_choice("SNES: adapt", self.adapt, ("tensor", "parameter"))
         if self.sigma_lr is not None and not 0 <= self.sigma_lr < float("inf"):
             raise InputError(f"SNES: sigma_lr must not be negative, got {self.sigma_lr!r}.")
         if self.minibatch == "per_pair":
@@ -91,7 +92,7 @@ class SNES(NES):
 
     def sigmas(self, model: nn.Module) -> dict[str, Tensor]:
         """Each perturbed parameter's present sigma: one number, or one for each entry."""
-        layout = Layout(model, self.parameters)
+        layout = Layout(model, self.perturb)
         scale = self._state_for(layout).exp() * self.sigma
         if self.adapt == "parameter":
             return layout.split(scale)
@@ -117,17 +118,17 @@ class SNES(NES):
             state = torch.zeros(count, dtype=torch.promote_types(layout.dtype, torch.float32))
         return state.to(layout.device)
 
-    def _decide(self, model: nn.Module, layout: Layout, batch: Any, seed: int) -> Plan:
+    def _plan_step(self, model: nn.Module, layout: Layout, batch: Any, seed: int) -> None:
         state = self._state_for(layout)
         if self._log_scale is not None and len(state) != len(self._log_scale):
             log.info("SNES: another model, or another adapt: sigma starts anew.")
         self._log_scale = state
         self._sizes = [parameter.numel() for parameter in layout.parameters.values()]
-        return super()._decide(model, layout, batch, seed)
+        super()._plan_step(model, layout, batch, seed)
 
-    def _options(self) -> tuple[Any, ...]:
+    def _captured(self) -> list[Any]:
         assert self._log_scale is not None
-        return (*super()._options(), self.adapt, self._log_scale.data_ptr())
+        return [*super()._captured(), self.adapt, self._log_scale.data_ptr()]
 
     def _scale(self, dtype: torch.dtype) -> Float[Tensor, " size"]:
         """Every entry's sigma over the first one."""
@@ -141,7 +142,7 @@ class SNES(NES):
         super()._fill(flat, first_pair, noise)
         flat.mul_(self._scale(flat.dtype))
 
-    def _weigh(self, losses: Tensor, dtype: torch.dtype) -> tuple[Tensor, dict[str, Tensor]]:
+    def _weigh(self, losses: Tensor, dtype: torch.dtype) -> tuple[Tensor, Stats]:
         weights, stats = super()._weigh(losses, dtype)
         sums = pair_sums(losses, mirrored=self.mirrored, shaping=self.shaping, dtype=dtype)
         return torch.stack([weights, sums]), stats
@@ -149,7 +150,7 @@ class SNES(NES):
     def _sums(self, weights: Tensor, flat: Float[Tensor, "pairs size"]) -> Tensor:
         return torch.stack([weights[0] @ flat, weights[1] @ flat.square_()])
 
-    def _gradient(self, sums: Tensor, weights: Tensor, stats: dict[str, Tensor]) -> Tensor:
+    def _gradient(self, sums: Tensor, weights: Tensor, stats: Stats) -> Tensor:
         # Both rows are due the same division: s / sigma = direction / sigma^2, and s^2.
         both = super()._gradient(sums.div_(self._scale(sums.dtype).square()), weights, stats)
         slope = both[1] - weights[1].sum()
@@ -158,7 +159,7 @@ class SNES(NES):
         stats["slope"] = slope
         return both[0]
 
-    def _adapt(self, stats: dict[str, Tensor]) -> None:
+    def _adapt(self, stats: Stats) -> None:
         assert self._log_scale is not None
         count = len(self._log_scale)
         rate = self.sigma_lr

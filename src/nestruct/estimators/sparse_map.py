@@ -7,15 +7,15 @@ argmax, though a decoder that takes mixtures; biased, less so at low temperature
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
-from nestruct.estimators.backpropagation import Backpropagation
+from nestruct.checks import check_count, check_temperature
+from nestruct.estimators.backpropagation import Backpropagation, Terms
 from nestruct.models import StructuredModel
 from nestruct.noise import Noise
 from nestruct.structures import sparse_map
-from nestruct.structures.base import check_count, check_temperature
 
 
 @dataclass(kw_only=True, eq=False)
@@ -38,21 +38,23 @@ class SparseMAP(Backpropagation):
         True
     """
 
+    kind: ClassVar[str] = "needs a relaxation"
+
     temperature: float = 1.0
     max_iterations: int = 10
     num_samples: int = 1
-    graph = "off"  # how often the solver is called is decided on the host
+    # No graph: how often the solver is called is decided on the host.
 
     def __post_init__(self) -> None:
         check_temperature("SparseMAP", self.temperature)
         check_count("SparseMAP", "max_iterations", self.max_iterations, 1)
         check_count("SparseMAP", "num_samples", self.num_samples, 1)
 
-    def surrogate(self, model: StructuredModel, batch: Any, noise: Noise) -> tuple[Tensor, Tensor]:
-        """The mean loss at mixtures: it is its own surrogate."""
+    def terms(self, model: StructuredModel, batch: Any, noise: Noise) -> Terms:
+        """The losses at mixtures."""
 
-        def relax(scores: Tensor, lengths: Tensor | None) -> Tensor:
+        def relax(scores: Tensor, **context: Tensor) -> Tensor:
             scores, limit = scores / self.temperature, self.max_iterations
-            return sparse_map(model.structure, scores, lengths, max_iterations=limit)
+            return sparse_map(model.structure, scores, max_iterations=limit, **context)
 
-        return self.relaxed_losses(model, batch, noise, relax)
+        return self.relaxed_terms(model, batch, noise, relax)

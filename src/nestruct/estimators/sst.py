@@ -6,17 +6,18 @@ the Gumbel-softmax (E. Jang et al., 2017). Needs a relaxation; biased, less so a
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
+from nestruct.checks import check_count, check_positive
 from nestruct.errors import InputError
-from nestruct.estimators.backpropagation import Backpropagation
+from nestruct.estimators.backpropagation import Backpropagation, Terms
 from nestruct.models import StructuredModel
 from nestruct.noise import Noise
 from nestruct.structures import Relaxable
-from nestruct.structures.base import check_count, check_positive
 
 
 @dataclass(kw_only=True, eq=False)
@@ -41,13 +42,15 @@ class SST(Backpropagation):
         True
     """
 
+    kind: ClassVar[str] = "needs a relaxation"
+    relaxes: ClassVar[bool] = True
+
     temperature: float = 1.0
     anneal_rate: float = 0.0
     min_temperature: float = 0.5
     anneal_interval: int = 1000
     num_samples: int = 1
     graph: Literal["auto", "on", "off"] = "auto"
-    relaxes: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -73,13 +76,9 @@ class SST(Backpropagation):
         if not isinstance(model.structure, Relaxable):
             raise InputError(f"SST: {model.structure!r} has no relaxation; use NES.")
 
-    def surrogate(self, model: StructuredModel, batch: Any, noise: Noise) -> tuple[Tensor, Tensor]:
-        """The mean loss at relaxed structures: it is its own surrogate."""
+    def terms(self, model: StructuredModel, batch: Any, noise: Noise) -> Terms:
+        """The losses at relaxed structures."""
         structure: Any = model.structure
         temperature = self.temperature_at(noise.step)
-        return self.relaxed_losses(
-            model,
-            batch,
-            noise,
-            lambda scores, lengths: structure.relax(scores, temperature, lengths),
-        )
+        relax = partial(structure.relax, temperature=temperature)
+        return self.relaxed_terms(model, batch, noise, relax)

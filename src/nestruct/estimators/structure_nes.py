@@ -10,18 +10,18 @@ encoder and decoder are differentiated.
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from nestruct.errors import InputError, check_choice
-from nestruct.estimators.backpropagation import Backpropagation, masked_mean
+from nestruct.checks import check_count, check_positive
+from nestruct.errors import InputError
+from nestruct.estimators.backpropagation import Backpropagation, Terms
 from nestruct.models import StructuredModel
 from nestruct.noise import Noise
 from nestruct.structures import Gibbs
-from nestruct.structures.base import check_count, check_positive
 
 
 @dataclass(kw_only=True, eq=False)
@@ -54,6 +54,8 @@ class StructureNES(Backpropagation):
         8
     """
 
+    kind: ClassVar[str] = "black-box solver"
+
     num_samples: int = 16
     ridge: float = 0.01
     num_covariance: int = 64
@@ -65,7 +67,6 @@ class StructureNES(Backpropagation):
         check_count("StructureNES", "num_samples", self.num_samples, 2)
         check_count("StructureNES", "num_covariance", self.num_covariance, 0)
         check_positive("StructureNES", "ridge", self.ridge)
-        check_choice("StructureNES: covariance", self.covariance, ("sampled", "gibbs"))
 
     def prepare(self, model: nn.Module, batch: Any, *, seed: int = 0) -> None:
         """Refuses what cannot be trained."""
@@ -76,14 +77,14 @@ class StructureNES(Backpropagation):
                 "covariance='sampled'."
             )
 
-    def surrogate(self, model: StructuredModel, batch: Any, noise: Noise) -> tuple[Tensor, Tensor]:
-        """The mean loss of the samples, plus the scores times the estimate of their derivative."""
+    def terms(self, model: StructuredModel, batch: Any, noise: Noise) -> Terms:
+        """The losses of the samples; and the scores times the estimate of their derivative."""
         structure: Any = model.structure
-        lengths = model.lengths(batch)
+        context = model.context(batch)
         scores = model.encode(batch)
         drawn = self.num_samples + (self.num_covariance if self.covariance == "sampled" else 0)
         streams = noise.replace(stream=torch.arange(drawn, device=scores.device)[:, None])
-        z = structure.argmax((scores + streams.gumbel(scores, lengths)).detach(), lengths)
+        z = structure.argmax((scores + streams.gumbel(scores)).detach(), **context)
         losses, counts = self.hard_losses(model, batch, scores, z[: self.num_samples])
         parts = z.flatten(2).transpose(0, 1)  # [batch, drawn, parts]
         counts = counts & ~parts.isnan().flatten(1).any(1)
@@ -95,10 +96,9 @@ class StructureNES(Backpropagation):
             slope = parts.mT @ (parts @ weights[..., None]) / (drawn - 1)
         else:
             # The covariance is the derivative of the marginals, and symmetric.
-            marginals = partial(structure.marginals, lengths=lengths)
+            marginals = partial(structure.marginals, **context)
             slope = torch.func.vjp(marginals, scores.detach())[1](weights.view_as(scores))[0]
-        value = masked_mean(losses, counts) + (slope.view_as(scores) * scores).sum() / counts.sum()
-        return value, losses
+        return Terms(losses, counts, each=(slope.view_as(scores) * scores).flatten(1).sum(1))
 
 
 def regress(

@@ -4,12 +4,10 @@ The supervised phases of a model: a parser on trees, a decoder on given structur
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal
-
-from torch import Tensor
+from typing import Any, ClassVar, Literal
 
 from nestruct.errors import InputError
-from nestruct.estimators.backpropagation import Backpropagation
+from nestruct.estimators.backpropagation import Backpropagation, Terms
 from nestruct.models import StructuredModel
 from nestruct.noise import Noise
 
@@ -22,25 +20,28 @@ class Supervised(Backpropagation):
         graph: Whether a step on CUDA is captured in a graph: ``auto``, ``on``, ``off``.
 
     Example:
-        >>> import nestruct
-        >>> from nestruct.data import Grammar
-        >>> from nestruct.models import ParserVAE
-        >>> data = Grammar(num_train=4)
-        >>> parser = ParserVAE(data.vocabulary, data.vectors, lstm_size=8)
-        >>> report = nestruct.Supervised().backward(parser, data.splits()["train"], seed=0)
+        >>> import torch, nestruct
+        >>> class Taught(nestruct.StructuredModel):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.scores = torch.nn.Parameter(torch.zeros(3))
+        ...     def loss(self, batch, noise):
+        ...         return -(batch * self.scores.log_softmax(-1)).sum(-1)
+        >>> report = nestruct.Supervised().backward(Taught(), torch.eye(3)[:2], seed=0)
         >>> bool(report.grad_norm > 0)
         True
     """
 
-    graph: Literal["auto", "on", "off"] = "auto"
-    num_samples = 1
+    kind: ClassVar[str] = "supervised"
 
-    def surrogate(self, model: StructuredModel, batch: Any, noise: Noise) -> tuple[Tensor, Tensor]:
-        """The mean loss: it is its own surrogate."""
+    graph: Literal["auto", "on", "off"] = "auto"
+
+    def terms(self, model: StructuredModel, batch: Any, noise: Noise) -> Terms:
+        """The losses as they are."""
         losses = model.loss(batch, noise)
         if not losses.requires_grad:
             raise InputError(
                 f"Supervised: the loss of {type(model).__name__} cannot be differentiated as it "
                 "is; take an estimator for structures, such as StructureNES or NES."
             )
-        return losses.mean(), losses
+        return Terms(losses)

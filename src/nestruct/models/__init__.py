@@ -1,12 +1,15 @@
 """Encoders and decoders, plain modules; ``structured.py`` is the seam that estimators rely on."""
 
+from nestruct.models.appendix import AppendixVAE
 from nestruct.models.categorical import CategoricalVAE
 from nestruct.models.mlp import mlp
 from nestruct.models.parser import ParserVAE
 from nestruct.models.relational import RelationalVAE
-from nestruct.models.structured import StructuredModel, StructuredVAE, hard_structures
+from nestruct.models.structured import StructuredModel, hard_structures
+from nestruct.models.vae import StructuredVAE
 
 __all__ = [
+    "AppendixVAE",
     "CategoricalVAE",
     "ParserVAE",
     "RelationalVAE",

@@ -11,11 +11,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from nestruct.checks import check_count
 from nestruct.models.mlp import mlp
-from nestruct.models.structured import StructuredVAE
+from nestruct.models.vae import StructuredVAE
 from nestruct.noise import Noise
 from nestruct.structures import Categorical
-from nestruct.structures.base import check_count
 
 _NUM_SAMPLES = 10  # that an illustration shows
 

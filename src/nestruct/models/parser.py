@@ -11,15 +11,15 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from nestruct.checks import check_choice, check_count
 from nestruct.data import Sentences, Vocabulary
-from nestruct.errors import InputError, check_choice
+from nestruct.errors import InputError
 from nestruct.models.dependency import ArcParser, TreeLanguageModel
 from nestruct.models.parser_population import case_log_likelihood, heads_of, population_losses
 from nestruct.models.structured import StructuredModel, are_hard, overrides_nothing
 from nestruct.noise import Noise
 from nestruct.objective import DIVERGENCES
 from nestruct.structures import NonProjectiveTree, ProjectiveTree
-from nestruct.structures.base import check_count
 from nestruct.structures.dependency_tree import DependencyTree
 from nestruct.structures.rows import is_capturing
 
@@ -138,19 +138,19 @@ class ParserVAE(StructuredModel):
         """``log p(x | z)`` of each sentence, for ``z [..., batch, n+1, n+1]``, relaxed included."""
         if are_hard() and self._has_cases(z):
             heads, failed = heads_of(z.flatten(0, -4) if z.dim() > 3 else z[None])
-            values = case_log_likelihood(self.decoder, batch, self._vectors(batch.words), heads)
+            values = case_log_likelihood(self.decoder, batch, self.vectors_of(batch.words), heads)
             return torch.where(failed, torch.nan, values).view(z.shape[:-2])
         return self.decoder(
-            batch.words, self._vectors(batch.words), batch.lengths, batch.is_word, z
+            batch.words, self.vectors_of(batch.words), batch.lengths, batch.is_word, z
         )
 
     def divergence(self, scores: Tensor, batch: Sentences) -> Tensor:
         """The KL term of each sentence."""
-        return DIVERGENCES[self.kl](self.structure, scores, None, batch.lengths)
+        return DIVERGENCES[self.kl](self.structure, scores, **self.context(batch))
 
-    def lengths(self, batch: Sentences) -> Int[Tensor, " batch"]:
+    def context(self, batch: Sentences) -> dict[str, Tensor]:
         """Words of each sentence."""
-        return batch.lengths
+        return {"lengths": batch.lengths}
 
     @property
     def capturable(self) -> bool:  # type: ignore[override]
@@ -165,12 +165,6 @@ class ParserVAE(StructuredModel):
                 "the estimator Supervised, or say objective='vae'."
             )
         return super().loss_at(batch, scores, z) / batch.lengths
-
-    def divergence_at(self, scores: Tensor, batch: Sentences, z: Tensor) -> Tensor:
-        """The KL term at given trees: the paper's appendix has one that depends on them."""
-        if self.kl != "paper-appendix":
-            return self.divergence(scores, batch)
-        return DIVERGENCES[self.kl](self.structure, scores, z, batch.lengths)
 
     def loss(self, batch: Sentences, noise: Noise) -> Float[Tensor, " batch"]:
         """What the objective says, per word of each sentence."""
@@ -207,7 +201,7 @@ class ParserVAE(StructuredModel):
         """
         features = self._features(batch, batch.words)
         scores = self.parser.arc.all_pairs(features)
-        heads = self.structure.argmax(scores, batch.lengths).argmax(-2)
+        heads = self.structure.argmax(scores, **self.context(batch)).argmax(-2)
         labels = self.parser.label.at_heads(features, heads)
         if "root" in self.vocabulary.labels:
             numbers = torch.arange(labels.shape[-1], device=labels.device)
@@ -257,7 +251,10 @@ class ParserVAE(StructuredModel):
         """The dtype of what is computed; fixed vectors may be kept in a shorter one."""
         return self.drop_chance.dtype
 
-    def _vectors(self, words: Int[Tensor, "batch tokens"]) -> Float[Tensor, "batch tokens vector"]:
+    def vectors_of(
+        self, words: Int[Tensor, "batch tokens"]
+    ) -> Float[Tensor, "batch tokens vector"]:
+        """The fixed vector of each word, in the dtype of what is computed."""
         return self.vectors[words].to(self.vectors_dtype)
 
     def _features(
@@ -266,15 +263,15 @@ class ParserVAE(StructuredModel):
         words: Int[Tensor, "batch tokens"],
         vectors: Float[Tensor, "batch tokens vector"] | None = None,
     ) -> Float[Tensor, "batch tokens features"]:
-        vectors = self._vectors(words) if vectors is None else vectors
+        vectors = self.vectors_of(words) if vectors is None else vectors
         return self.parser.features(words, vectors, batch.lengths)
 
     def _has_savings(self) -> bool:
         """Whether this is exactly the model that the savings are derived for, decoder frozen."""
-        if not overrides_nothing(self, ParserVAE, "_features", "_vectors"):
+        if not overrides_nothing(self, ParserVAE, "_features", "vectors_of"):
             return False
         frozen = not any(p.requires_grad for p in (*self.decoder.parameters(), self.vectors))
-        return self.objective == "vae" and frozen and self.kl != "paper-appendix"
+        return self.objective == "vae" and frozen
 
     def _has_cases(self, z: Tensor) -> bool:
         """Whether distinct cases are counted: on the host, and where trees may share some."""
@@ -285,18 +282,18 @@ class ParserVAE(StructuredModel):
         return z.dim() > 3 or not trained
 
     def _supervised(self, batch: Sentences, noise: Noise) -> Float[Tensor, " batch"]:
-        words, vectors = batch.words, self._vectors(batch.words)
+        words, vectors = batch.words, self.vectors_of(batch.words)
         if self.training:
             known = words < len(self.drop_chance)
             chance = torch.where(known, self.drop_chance[torch.where(known, words, 0)], 0.0)
             # The chance that a standard Gumbel draw is at most x is exp(-exp(-x)).
             first = torch.exp(-torch.exp(-noise.gumbel(chance))) < chance
             second = noise.replace(stream=1).gumbel(chance) < 0.3665129  # the median
-            vectors = torch.where((first & second)[..., None], self._vectors(words * 0), vectors)
+            vectors = torch.where((first & second)[..., None], self.vectors_of(words * 0), vectors)
             words = torch.where(first, 0, words)
         features = self._features(batch, words, vectors)
         scores = self.parser.arc.all_pairs(features)
-        possible = self.structure.counting(scores, batch.lengths)
+        possible = self.structure.counting(scores, **self.context(batch))
         scores = torch.where(possible, scores, -1e9)
         heads = scores.log_softmax(1).gather(1, batch.heads[:, None])[:, 0]
         labels = self.parser.label.at_heads(features, batch.heads).log_softmax(-1)

@@ -39,7 +39,7 @@ def population_losses(
     """``[members, batch]``: the losses of members that share the model's decoder."""
     lengths = batch.lengths
     members = _Members(model, population, batch)
-    draws = None if isinstance(noise.pair, Tensor) else noise.gumbel(members.like, lengths)
+    draws = None if isinstance(noise.pair, Tensor) else noise.gumbel(members.like)
     dense = is_capturing(members.like)
     losses = members.like.new_empty(population.num_members, len(batch))
     heads = torch.empty(
@@ -49,20 +49,19 @@ def population_losses(
     for rows, scores in members.blocks():
         kl = scores.new_zeros(scores.shape[:2])
         if model.kl != "none":
-            flat = DIVERGENCES[model.kl](
-                model.structure, scores.flatten(0, 1), None, lengths.repeat(len(scores))
-            )
+            repeated = lengths.repeat(len(scores))
+            flat = DIVERGENCES[model.kl](model.structure, scores.flatten(0, 1), lengths=repeated)
             kl = flat.view_as(kl)
         own = draws
         if isinstance(noise.pair, Tensor):
-            gumbel: Callable = lambda pair: noise.replace(pair=pair).gumbel(members.like, lengths)  # noqa: E731
+            gumbel: Callable = lambda pair: noise.replace(pair=pair).gumbel(members.like)  # noqa: E731
             own = torch.func.vmap(gumbel)(noise.pair[rows])
-        z = model.structure.argmax(scores.add_(own), lengths)
+        z = model.structure.argmax(scores.add_(own), lengths=lengths)
         losses[rows] = kl - (model.decode(batch, z) if dense else 0.0)
         if not dense:
             heads[rows], failed[rows] = heads_of(z)
     if not dense:
-        vectors = model._vectors(batch.words)
+        vectors = model.vectors_of(batch.words)
         losses -= case_log_likelihood(model.decoder, batch, vectors, heads)
         losses.masked_fill_(failed, torch.nan)
     return losses / lengths

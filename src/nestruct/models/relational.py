@@ -13,13 +13,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from nestruct.errors import InputError, check_choice
+from nestruct.checks import check_choice, check_count, check_positive
+from nestruct.errors import InputError
 from nestruct.models.nri import DIMENSIONS, RelationalDecoder, RelationalEncoder
 from nestruct.models.structured import StructuredModel, are_hard, hard_structures, observed
 from nestruct.noise import Noise
 from nestruct.objective import DIVERGENCES
 from nestruct.structures import KSubset, SpanningTree
-from nestruct.structures.base import check_count, check_positive
 
 _STRUCTURES = ("spanning-tree", "k-subset")
 
@@ -185,7 +185,7 @@ class RelationalVAE(StructuredModel):
 
     def divergence(self, scores: Tensor, batch: Any) -> Tensor:
         """The KL term of each example."""
-        return self.kl_weight * DIVERGENCES[self.kl](self.structure, scores, None, None)
+        return self.kl_weight * DIVERGENCES[self.kl](self.structure, scores)
 
     @torch.no_grad()
     def metrics(self, batch: Any, noise: Noise) -> dict[str, Tensor]:
@@ -198,15 +198,9 @@ class RelationalVAE(StructuredModel):
         scores = self.encode(batch)
         with hard_structures():
             reconstruction = self._log_likelihood(batch, self._perturb(batch, scores, noise), 1)
-        kl = 2 * DIVERGENCES["gumbel"](self.structure, scores, None, None)
+        kl = 2 * DIVERGENCES["gumbel"](self.structure, scores)
         published = {"loss_published": (kl - reconstruction) / self.num_nodes}
         return super().metrics(batch, noise) | published
-
-    def divergence_at(self, scores: Tensor, batch: Any, z: Tensor) -> Tensor:
-        """The KL term at given structures: the paper's appendix has one that depends on them."""
-        if self.kl != "paper-appendix":
-            return self.divergence(scores, batch)
-        return self.kl_weight * DIVERGENCES[self.kl](self.structure, scores, z, None)
 
     def _positions(self, batch: Any) -> Float[Tensor, "batch nodes times 2"]:
         x = observed(batch)

@@ -10,8 +10,10 @@ from torch import Tensor, nn
 
 from nestruct.data import batch_size, select_rows
 from nestruct.errors import InputError
+from nestruct.models.hooks import HasCapturable, HasPopulationLosses
 from nestruct.noise import Noise, derive_seed, forked_generators
 from nestruct.population.population import Population
+from nestruct.population.savings import categorical_losses
 from nestruct.structures import nan_rows
 
 
@@ -56,8 +58,8 @@ def evaluate(
     """
     streams = [noise.replace(stream=stream) for stream in range(num_samples)]
     with torch.no_grad(), nan_rows():
-        if mode == "vmap" and rows is None and hasattr(model, "population_losses"):
-            losses = _through_seam(model, population, batch, streams, member_noise)
+        if mode == "vmap" and rows is None:
+            losses = _with_savings(model, population, batch, streams, member_noise)
             if losses is not None:
                 return losses
         if mode == "vmap" and needs_loop(model):
@@ -84,8 +86,8 @@ def may_capture(model: nn.Module, graph: str) -> bool:
     Dropout draws from torch's own generator, which a captured step would not reseed. A model whose
     ``capturable`` is false is faster without (`StructuredModel.capturable`); ``on`` insists.
     """
-    wanted = graph == "on" or getattr(model, "capturable", True)
-    return wanted and not has_dropout(model)
+    unwanted = graph != "on" and isinstance(model, HasCapturable) and not model.capturable
+    return not unwanted and not has_dropout(model)
 
 
 def has_dropout(model: nn.Module) -> bool:
@@ -111,13 +113,23 @@ def tensor_places(model: nn.Module) -> dict[str, list[str]]:
     return places
 
 
-def _through_seam(model, population, batch, streams, member_noise) -> Tensor | None:
+def _with_savings(
+    model: nn.Module,
+    population: Population,
+    batch: Any,
+    streams: list[Noise],
+    member_noise: Tensor | None,
+) -> Tensor | None:
+    """Losses by the model's own ``population_losses``, or by savings of ours; None without."""
     results = []
     for noise in streams:
         if member_noise is not None:
             noise = noise.replace(pair=member_noise)
-        losses = model.population_losses(population, batch, noise)
-        if losses is NotImplemented:
+        if isinstance(model, HasPopulationLosses):
+            losses = model.population_losses(population, batch, noise)
+        else:
+            losses = categorical_losses(model, population, batch, noise)
+        if losses is None or losses is NotImplemented:
             return None
         expected = (population.num_members, batch_size(batch))
         if tuple(losses.shape) != expected:

@@ -16,27 +16,6 @@ log = logging.getLogger("nestruct")
 _MAX_CAPTURED = 32  # batches of sentences come in some 25 widths
 
 
-def run_step(
-    estimator: Any,
-    step: Callable[[Any, Any], tuple[Any, dict[str, Tensor]]],
-    batch: Any,
-    number: int,
-    *,
-    on_cuda: bool,
-    **options: Any,
-) -> tuple[Any, dict[str, Tensor]]:
-    """Gradients and statistics of ``step(batch, number)``, captured where ``estimator.graph`` says.
-
-    Gradients are overwritten by the next call. Other arguments are those of `GraphedStep`.
-    """
-    if not on_cuda or estimator.graph == "off":
-        return step(batch, number)
-    if estimator._graphed is None:
-        estimator._graphed = GraphedStep(strict=estimator.graph == "on")
-    gradients, stats = estimator._graphed(step, batch, number, **options)
-    return gradients, {name: value.clone() for name, value in stats.items()}
-
-
 class GraphedStep:
     """Captures ``step(batch, counter)`` once for each shape of batch; replays it from then on."""
 

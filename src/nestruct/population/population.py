@@ -1,6 +1,5 @@
 """Parameters of many members at once: a centre, directions, signs."""
 
-import functools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -65,47 +64,6 @@ class Population:
             if name.startswith(prefix)
         }
 
-    @torch.no_grad()
-    def sequential(self, layers: nn.Sequential, prefix: str, x: Tensor) -> Tensor:
-        """``[members, ...]``: what every member's layers make of one shared input.
-
-        A linear layer never forms its members' weights: it is ``x W + s x E`` with s = +-1, where a
-        shared input needs ``x W`` once and ``x E`` once per pair.
-        """
-        mapped = False  # whether x has an axis of members by now
-        for name, layer in layers._modules.items():  # named_children leaves out repeated layers
-            assert layer is not None
-            inner = f"{prefix}{name}."
-            perturbed = any(key.startswith(inner) for key in self.directions)
-            if perturbed and isinstance(layer, nn.Linear):
-                x = self._linear(layer, inner, x, mapped)
-            elif perturbed:
-                dims = (0, 0 if mapped else None)
-                call = functools.partial(torch.func.functional_call, layer)
-                x = torch.func.vmap(call, in_dims=dims)(self.parameters(inner), x)
-            else:
-                x = torch.func.vmap(layer)(x) if mapped else layer(x)
-            mapped = mapped or perturbed
-        return x if mapped else x.expand(self.num_members, *x.shape)
-
-    def _linear(self, layer: nn.Linear, prefix: str, x: Tensor, mapped: bool) -> Tensor:
-        base = layer(x)
-        rows = x.flatten(1, -2) if mapped else x.flatten(0, -2)
-        if mapped and self.mirrored:
-            rows = torch.cat(rows.chunk(2), 1)  # both members of a pair side by side
-        weight, bias = (self.directions.get(prefix + name) for name in ("weight", "bias"))
-        move = rows.new_zeros(()) if weight is None else rows @ weight.mT
-        if bias is not None:
-            move = move + bias[:, None]
-        move = move.expand(self.num_pairs, rows.shape[-2], -1)
-        if mapped and self.mirrored:
-            plus, minus = move.chunk(2, 1)
-            first, second = base.flatten(1, -2).chunk(2)
-            first.add_(plus)
-            second.sub_(minus)
-            return base
-        return self.mirror(base, move.reshape(self.num_pairs, *x.shape[mapped:-1], -1))
-
 
 class Layout:
     """Which parameters are perturbed, and where each lies in a flat direction."""
@@ -164,7 +122,7 @@ def _choose(model: nn.Module, chosen: Filter) -> dict[str, nn.Parameter]:
     unknown = [name for name in names if name not in everything]
     if unknown:
         raise InputError(
-            f"parameters: {unknown[0]!r} is not a trainable parameter of the model; there are "
+            f"perturb: {unknown[0]!r} is not a trainable parameter of the model; there are "
             f"{', '.join(list(everything)[:8])}{', ...' if len(everything) > 8 else ''}."
         )
     return {name: everything[name] for name in everything if name in names}

@@ -4,9 +4,19 @@
 behind the Gibbs laws.
 """
 
-from nestruct.structures.base import Countable, Enumerable, Gibbs, Relaxable, Samplable, Structure
+from nestruct.structures.base import (
+    Countable,
+    Enumerable,
+    Gibbs,
+    GibbsStructure,
+    Relaxable,
+    Samplable,
+    SizedStructure,
+    Structure,
+)
 from nestruct.structures.black_box import BlackBox
 from nestruct.structures.categorical import Categorical
+from nestruct.structures.draws import Draws
 from nestruct.structures.edge_swap import swap_edges
 from nestruct.structures.k_subset import KSubset
 from nestruct.structures.non_projective_tree import NonProjectiveTree
@@ -21,14 +31,17 @@ __all__ = [
     "BlackBox",
     "Categorical",
     "Countable",
+    "Draws",
     "Enumerable",
     "Gibbs",
+    "GibbsStructure",
     "KSubset",
     "NonProjectiveTree",
     "Permutation",
     "ProjectiveTree",
     "Relaxable",
     "Samplable",
+    "SizedStructure",
     "SpanningTree",
     "Structure",
     "nan_rows",

@@ -2,7 +2,7 @@
 
 Only `Structure.argmax` is required. The protocols name what some spaces have besides: a count, a
 list of members, a Gibbs law ``p(z) = exp(z . scores - A)``, exact samples, a relaxation. Scores
-carry any leading axes.
+carry any leading axes; what a solver sees besides them is context, by name (`context.py`).
 
 Arguments at these seams are checked by our own code, which says what to change; so they are
 annotated as plain tensors, and the shape types that the test run checks sit on results and on inner
@@ -10,16 +10,19 @@ functions.
 """
 
 import math
-import operator
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, NoReturn, Protocol, runtime_checkable
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from nestruct.checks import check_temperature
 from nestruct.errors import InputError, MissingError
+from nestruct.noise import Noise
 from nestruct.structures import rows
+from nestruct.structures.context import Context, check_context
 from nestruct.structures.relaxations.log_domain import FORBIDDEN
 
 MAX_ENUMERATED = 1_000_000
@@ -33,13 +36,19 @@ _NOT_EVERYWHERE = {
 class Structure(ABC):
     """A discrete latent space. A subclass needs `argmax` and nothing else."""
 
+    part_axes: int = 1  # trailing axes of scores that are the parts of one instance
+    context_names: tuple[str, ...] | None = ()
+    """The context that the methods take besides scores; any name when None."""
+    context_needed: tuple[str, ...] = ()
+    """Those of them that must be given."""
+
     @abstractmethod
-    def argmax(self, scores: Tensor, lengths: Tensor | None = None) -> Tensor:
+    def argmax(self, scores: Tensor, **context: Tensor) -> Tensor:
         """The member with the highest score.
 
         Args:
             scores: Any leading axes, then the parts of one instance; -inf forbids a part.
-            lengths: Words per instance, for dependency trees only.
+            **context: What else the solver sees of each example, by name.
 
         Returns:
             0/1, of the same shape and dtype as ``scores``; not differentiable.
@@ -49,8 +58,16 @@ class Structure(ABC):
                 named.
         """
 
-    def counting(self, scores: Tensor, lengths: Tensor | None = None) -> Tensor | None:
+    def counting(self, scores: Tensor, **context: Tensor) -> Tensor | None:
         """Which parts can be in a member at all, shaped as ``scores``; None when every part can."""
+        return None
+
+    def centred(self, scores: Tensor, **context: Tensor) -> Tensor:
+        """The scores less what all members have in common, where that is known: the same law."""
+        return scores
+
+    def size_of(self, scores: Tensor, **context: Tensor) -> Any:
+        """What `log_count` and `enumerate` take for these scores; None for a space of one size."""
         return None
 
     if not TYPE_CHECKING:  # where the protocols are what is known
@@ -69,8 +86,8 @@ class Structure(ABC):
 class Countable(Protocol):
     """A space whose size is known."""
 
-    def log_count(self, lengths: Tensor | None = None) -> Tensor:
-        """Log of the number of members, in float64; per row where ``lengths`` are given."""
+    def log_count(self, lengths: Any = None) -> Tensor:
+        """Log of the number of members, in float64; per row where there are ``lengths``."""
         ...
 
 
@@ -79,10 +96,10 @@ class Enumerable(Protocol):
     """A space whose members can be listed (when small) and recognised."""
 
     def enumerate(self, size: int | None = None) -> Tensor:
-        """Every member, ``[members, *parts]``; dependency trees need ``size``, the words."""
+        """Every member, ``[members, *parts]``; a space of many sizes needs ``size``."""
         ...
 
-    def contains(self, z: Tensor, lengths: Tensor | None = None) -> Tensor:
+    def contains(self, z: Tensor, **context: Tensor) -> Tensor:
         """Whether each ``z`` is a member, one boolean per row."""
         ...
 
@@ -91,15 +108,15 @@ class Enumerable(Protocol):
 class Gibbs(Protocol):
     """A space with a tractable law ``p(z) = exp(z . scores - A(scores))``."""
 
-    def log_partition(self, scores: Tensor, lengths: Tensor | None = None) -> Tensor:
+    def log_partition(self, scores: Tensor, **context: Tensor) -> Tensor:
         """``A(scores)``, one per row."""
         ...
 
-    def marginals(self, scores: Tensor, lengths: Tensor | None = None) -> Tensor:
+    def marginals(self, scores: Tensor, **context: Tensor) -> Tensor:
         """``E[z]``, shaped as ``scores``."""
         ...
 
-    def entropy(self, scores: Tensor, lengths: Tensor | None = None) -> Tensor:
+    def entropy(self, scores: Tensor, **context: Tensor) -> Tensor:
         """``-E[log p(z)]``, one per row."""
         ...
 
@@ -108,10 +125,15 @@ class Gibbs(Protocol):
 class Samplable(Protocol):
     """A space whose Gibbs law can be sampled exactly."""
 
-    def sample(
-        self, scores: Tensor, generator: torch.Generator, lengths: Tensor | None = None
-    ) -> Tensor:
-        """One draw per row, shaped as ``scores``."""
+    def sample(self, scores: Tensor, draws: torch.Generator | Noise, **context: Tensor) -> Tensor:
+        """One draw per row, shaped as ``scores``.
+
+        Args:
+            scores: Any leading axes, then the parts of one instance.
+            draws: A generator, or a `Noise`: its draws belong to the examples, the first axis of
+                scores. Streams ``[samples, 1]`` give several draws ``[samples, batch, *parts]``.
+            **context: What else is known of each example.
+        """
         ...
 
 
@@ -120,7 +142,7 @@ class Relaxable(Protocol):
     """A space with a differentiable stand-in for its argmax."""
 
     def relax(
-        self, perturbed_scores: Tensor, temperature: float | Tensor, lengths: Tensor | None = None
+        self, perturbed_scores: Tensor, temperature: float | Tensor, **context: Tensor
     ) -> Tensor:
         """What is decoded instead of ``argmax(perturbed_scores)``, shaped as they are."""
         ...
@@ -131,9 +153,13 @@ class SizedStructure(Structure):
 
     part_shape: tuple[int, ...]
 
-    def _check(self, method: str, scores: Tensor, lengths: Tensor | None) -> Tensor | None:
-        """Raises unless ``scores`` has this structure's parts and there are no lengths."""
-        self._refuse_lengths(method, lengths)
+    @property
+    def part_axes(self) -> int:  # type: ignore[override]
+        """How many axes of scores are parts."""
+        return len(self.part_shape)
+
+    def _check(self, method: str, scores: Tensor, context: Mapping[str, Any]) -> Context:
+        """The context, checked; raises unless ``scores`` has this structure's parts."""
         check_floating(f"{self!r}.{method}", scores)
         axes = len(self.part_shape)
         if scores.dim() < axes or tuple(scores.shape[scores.dim() - axes :]) != self.part_shape:
@@ -142,23 +168,19 @@ class SizedStructure(Structure):
                 f"{self!r}.{method}: {what} must end in the shape {self.part_shape}, "
                 f"got {tuple(scores.shape)}."
             )
-        return None
+        lead = scores.shape[: scores.dim() - axes]
+        takes, needs = self.context_names, self.context_needed
+        return check_context(f"{self!r}.{method}", context, lead, takes=takes, needs=needs)
 
-    def _refuse_lengths(self, method: str, lengths: Tensor | None) -> None:
-        if lengths is not None:
-            raise InputError(
-                f"{self!r}.{method}: lengths are for dependency trees; leave them out here."
-            )
-
-    def _check_members(self, z: Tensor, lengths: Tensor | None) -> Bool[Tensor, "*batch"]:
+    def _check_members(self, z: Tensor, context: Mapping[str, Any]) -> Bool[Tensor, "*batch"]:
         """Whether every part is 0 or 1; raises unless ``z`` has this structure's parts."""
-        self._check("contains", members_as_floats(f"{self!r}.contains", z), lengths)
+        self._check("contains", members_as_floats(f"{self!r}.contains", z), context)
         axes = len(self.part_shape)
         return ((z == 0) | (z == 1)).flatten(-axes).all(-1)
 
-    def _check_size(self, size: int | None) -> None:
+    def _check_size(self, size: Any, method: str = "enumerate") -> None:
         if size is not None:
-            raise InputError(f"{self!r}.enumerate: the size is the structure's own; leave it out.")
+            raise InputError(f"{self!r}.{method}: the size is the structure's own; leave it out.")
 
 
 class GibbsStructure(Structure):
@@ -168,16 +190,15 @@ class GibbsStructure(Structure):
     -inf and for parts that do not count) and must use differentiable operations.
     """
 
-    part_axes = 1
     rank: int  # parts in every member
 
     @abstractmethod
-    def _check(self, method: str, scores: Tensor, lengths: Tensor | None) -> Tensor | None: ...
+    def _check(self, method: str, scores: Tensor, context: Mapping[str, Any]) -> Context: ...
 
     @abstractmethod
-    def _log_partition(self, scores: Tensor, lengths: Tensor | None) -> Tensor: ...
+    def _log_partition(self, scores: Tensor, **context: Tensor) -> Tensor: ...
 
-    def _normalise(self, scores: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+    def _normalise(self, scores: Tensor, **context: Tensor) -> tuple[Tensor, Tensor]:
         """Scores less what all members have in common, no -inf among them; and that, per row.
 
         Sums of exponentials then keep the digits that tell members apart, whatever the offset.
@@ -186,62 +207,62 @@ class GibbsStructure(Structure):
         top = torch.where(top == -torch.inf, 0.0, top)
         return (scores - top[..., None]).clamp(min=FORBIDDEN), self.rank * top
 
-    def _log_z(self, method: str, scores: Tensor, lengths: Tensor | None) -> Tensor:
-        normal, offset = self._normalise(scores, lengths)
-        value = self._log_partition(normal, lengths)
-        answered = self._check_values(method, value.detach(), scores, lengths)
+    def centred(self, scores: Tensor, **context: Tensor) -> Tensor:
+        """The scores less what all members have in common: the same law, and finite numbers."""
+        return self._normalise(scores, **context)[0]
+
+    def _log_z(self, method: str, scores: Tensor, context: Context) -> Tensor:
+        normal, offset = self._normalise(scores, **context)
+        value = self._log_partition(normal, **context)
+        answered = self._check_values(method, value.detach(), scores, context)
         return torch.where(answered, value + offset, torch.nan)
 
     @torch.no_grad()
-    def _check_values(
-        self, method: str, value: Tensor, scores: Tensor, lengths: Tensor | None
-    ) -> Tensor:
+    def _check_values(self, method: str, value: Tensor, scores: Tensor, context: Context) -> Tensor:
         """Which rows have an answer; ``value``: what their normal scores sum up to, per row."""
         codes = torch.where(value > FORBIDDEN / 2, rows.OK, rows.NO_MEMBER)
         codes = torch.where(value.isfinite(), codes, rows.NOT_FINITE)
-        if lengths is not None:
-            in_range = (lengths >= 0) & (lengths < scores.shape[-1])
-            codes = torch.where(in_range, codes, rows.BAD_LENGTH)
+        codes = self._context_codes(codes, scores, **context)
         return rows.check_rows(codes, f"{self!r}.{method}") == rows.OK
 
-    def _marginals(
-        self, method: str, scores: Tensor, lengths: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
+    def _context_codes(self, codes: Tensor, scores: Tensor, **context: Tensor) -> Tensor:
+        """The codes of `rows`, with those of rows whose context does not fit the scores."""
+        return codes
+
+    def _marginals(self, method: str, scores: Tensor, context: Context) -> tuple[Tensor, Tensor]:
         def total(inner: Tensor) -> tuple[Tensor, Tensor]:
-            value = self._log_z(method, inner, lengths)
+            value = self._log_z(method, inner, context)
             return value.sum(), value
 
         marginals, log_z = torch.func.grad(total, has_aux=True)(scores)
         failed = log_z.isnan().reshape(*log_z.shape, *[1] * self.part_axes)
         return torch.where(failed, torch.nan, marginals), log_z
 
-    def log_partition(
-        self, scores: Tensor, lengths: Tensor | None = None
-    ) -> Float[Tensor, "*batch"]:
+    def log_partition(self, scores: Tensor, **context: Tensor) -> Float[Tensor, "*batch"]:
         """``A(scores)``: log of the sum over all members of ``exp(z . scores)``. Differentiable."""
-        lengths = self._check("log_partition", scores, lengths)
-        return self._log_z("log_partition", scores, lengths)
+        context = self._check("log_partition", scores, context)
+        return self._log_z("log_partition", scores, context)
 
-    def marginals(self, scores: Tensor, lengths: Tensor | None = None) -> Float[Tensor, "..."]:
+    def marginals(self, scores: Tensor, **context: Tensor) -> Float[Tensor, "..."]:
         """How often each part is in a draw from the Gibbs law. Differentiable."""
-        lengths = self._check("marginals", scores, lengths)
-        return self._marginals("marginals", scores, lengths)[0]
+        context = self._check("marginals", scores, context)
+        return self._marginals("marginals", scores, context)[0]
 
-    def entropy(self, scores: Tensor, lengths: Tensor | None = None) -> Float[Tensor, "*batch"]:
+    def entropy(self, scores: Tensor, **context: Tensor) -> Float[Tensor, "*batch"]:
         """The entropy of the Gibbs law in nats. Differentiable.
 
         Computed in float64 whatever comes in: it is the small difference of two numbers that grow
         with the scores.
         """
-        lengths = self._check("entropy", scores, lengths)
+        context = self._check("entropy", scores, context)
         wide = scores.double()
-        marginals, log_z = self._marginals("entropy", wide, lengths)
-        normal, offset = self._normalise(wide, lengths)
+        marginals, log_z = self._marginals("entropy", wide, context)
+        normal, offset = self._normalise(wide, **context)
         inner = (marginals * normal).flatten(-self.part_axes).sum(-1)
         return (log_z - offset - inner).to(scores.dtype)
 
     def relax(
-        self, perturbed_scores: Tensor, temperature: float | Tensor, lengths: Tensor | None = None
+        self, perturbed_scores: Tensor, temperature: float | Tensor, **context: Tensor
     ) -> Float[Tensor, "..."]:
         """The marginals at ``perturbed_scores / temperature``.
 
@@ -250,7 +271,7 @@ class GibbsStructure(Structure):
         the temperature falls to 0 it tends to ``argmax(perturbed_scores)``.
         """
         check_temperature(f"{self!r}.relax", temperature)
-        return self.marginals(perturbed_scores / temperature, lengths)
+        return self.marginals(perturbed_scores / temperature, **context)
 
 
 def check_floating(owner: str, scores: Tensor) -> None:
@@ -263,31 +284,6 @@ def check_floating(owner: str, scores: Tensor) -> None:
         )
 
 
-def check_generator(owner: str, generator: torch.Generator) -> None:
-    """Raises unless draws can come from it."""
-    if not isinstance(generator, torch.Generator):
-        raise InputError(
-            f"{owner}: generator must be a torch.Generator, like torch.Generator().manual_seed(0), "
-            f"got {generator!r}."
-        )
-
-
-def check_temperature(owner: str, temperature: float | Tensor) -> None:
-    """Raises unless the temperature is positive; a tensor is not looked into."""
-    if not isinstance(temperature, Tensor):
-        check_positive(owner, "temperature", temperature)
-
-
-def check_positive(owner: str, name: str, value: float) -> None:
-    """Raises unless ``value`` is a number above 0, and finite."""
-    try:
-        positive = 0 < value < math.inf
-    except TypeError:
-        positive = False
-    if not positive:
-        raise InputError(f"{owner}: {name} must be positive, got {value!r}.")
-
-
 def check_enumerable(owner: str, log_count: float) -> None:
     """Raises when a space is too large to list."""
     if log_count > math.log(MAX_ENUMERATED):
@@ -295,18 +291,6 @@ def check_enumerable(owner: str, log_count: float) -> None:
             f"{owner}.enumerate: about e^{log_count:.0f} members are too many to list "
             f"(at most {MAX_ENUMERATED:,}); use a smaller size."
         )
-
-
-def check_count(owner: str, name: str, value: int, low: int, high: int | None = None) -> int:
-    """Returns ``value`` if it is a whole number in range, else raises."""
-    try:
-        number = operator.index(value)  # numpy's integers too
-    except TypeError:
-        number = low - 1
-    if isinstance(value, bool) or number < low or (high is not None and number > high):
-        limits = f"of at least {low}" if high is None else f"from {low} to {high}"
-        raise InputError(f"{owner}: {name} must be a whole number {limits}, got {value!r}.")
-    return number
 
 
 def members_as_floats(owner: str, z: Tensor) -> Tensor:

@@ -1,5 +1,6 @@
 """Any solver of your own."""
 
+import inspect
 import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
@@ -9,8 +10,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from nestruct.errors import InputError, check_choice
-from nestruct.structures.base import SizedStructure, check_count
+from nestruct.checks import check_choice, check_count
+from nestruct.errors import InputError
+from nestruct.structures.base import SizedStructure
+from nestruct.structures.context import RESERVED, Context
 from nestruct.structures.rows import (
     NO_MEMBER,
     NOT_FINITE,
@@ -19,16 +22,19 @@ from nestruct.structures.rows import (
     may_raise,
     raise_bad_rows,
 )
-from nestruct.structures.solvers.clock import timed
+from nestruct.structures.solvers.clock import count_solved, timed
 
 
 class BlackBox(SizedStructure):
     """A structure given by nothing but a function from scores to 0/1.
 
     Args:
-        solve: The solver. It gets its own copy of the scores, so it may edit them. With ``batched``
-            it maps ``[rows, *shape]`` to ``[rows, *shape]``, else ``shape`` to ``shape``. It may
-            return booleans, integers or floats. A row of NaN says that an instance has no answer.
+        solve: The solver, ``solve(scores, **context)``. It gets its own copy of the scores, so it
+            may edit them. With ``batched`` it maps ``[rows, *shape]`` to ``[rows, *shape]``, else
+            ``shape`` to ``shape``. It may return booleans, integers or floats. A row of NaN says
+            that an instance has no answer. What it has besides scores in its signature is the
+            context that it takes (weights, capacities), one row or one entry per instance, from
+            ``model.context(batch)``.
         shape: The shape of one instance's scores.
         batched: Whether ``solve`` takes all rows at once (one call per batch) or one instance (a
             Python loop).
@@ -40,11 +46,14 @@ class BlackBox(SizedStructure):
         >>> positive = nestruct.BlackBox(lambda scores: scores > 0, shape=(3,))
         >>> positive.argmax(torch.tensor([[0.5, -1.0, 2.0]]))
         tensor([[1., 0., 1.]])
+        >>> above = nestruct.BlackBox(lambda scores, limit: scores > limit[:, None], shape=(3,))
+        >>> above.argmax(torch.tensor([[0.5, -1.0, 2.0]]), limit=torch.tensor([1.0]))
+        tensor([[0., 0., 1.]])
     """
 
     def __init__(
         self,
-        solve: Callable[[Any], Any],
+        solve: Callable[..., Any],
         shape: Sequence[int] | int,
         *,
         batched: bool = True,
@@ -54,6 +63,7 @@ class BlackBox(SizedStructure):
             raise InputError(f"BlackBox: solve must be a function of scores, got {solve!r}.")
         check_choice("BlackBox: backend", backend, ("torch", "numpy"))
         self.solve = solve
+        self.context_names, self.context_needed = _context_of(solve)
         sizes = tuple(shape) if isinstance(shape, Iterable) else (shape,)
         self.part_shape = tuple(
             check_count("BlackBox", "every entry of shape", size, 0) for size in sizes
@@ -65,20 +75,25 @@ class BlackBox(SizedStructure):
         name = getattr(self.solve, "__name__", type(self.solve).__name__)
         return f"BlackBox({name}, {self.part_shape})"
 
-    def argmax(self, scores: Tensor, lengths: Tensor | None = None) -> Float[Tensor, "..."]:
+    def argmax(self, scores: Tensor, **context: Tensor) -> Float[Tensor, "..."]:
         """What the function returns for each row, checked. See `Structure.argmax`.
 
         Raises:
             InputError: Also when the function returns another shape or something else than 0 and 1.
         """
-        self._check("argmax", scores, lengths)
-        return _Call.apply(scores.detach(), self, True)
+        context = self._check("argmax", scores, context)
+        return _Call.apply(scores.detach(), self, True, tuple(context), *context.values())
 
-    def _solve_rows(self, rows: Tensor) -> Tensor:
+    def solve_rows(self, rows: Tensor, context: Context) -> Tensor:
         """Calls the function on ``[rows, *shape]``; the same shape, dtype and device come back."""
-        given = rows.clone() if self.backend == "torch" else np.array(rows.cpu().numpy())
+        given, more = self._own(rows), {name: self._own(v) for name, v in context.items()}
+        count_solved(len(rows))
         with timed():
-            results = [self.solve(given)] if self.batched else [self.solve(row) for row in given]
+            if self.batched:
+                results = [self.solve(given, **more)]
+            else:
+                each = [{name: v[row] for name, v in more.items()} for row in range(len(rows))]
+                results = [self.solve(row, **one) for row, one in zip(given, each, strict=True)]
         expected = tuple(rows.shape if self.batched else self.part_shape)
         tensors = [self._as_tensor(result, expected) for result in results]
         z = tensors[0] if self.batched else torch.stack(tensors)
@@ -90,6 +105,10 @@ class BlackBox(SizedStructure):
             if not legal.all():
                 raise InputError(f"{self!r}: the function must return 0 and 1 only.")
         return z.to(dtype=rows.dtype, device=rows.device)
+
+    def _own(self, tensor: Tensor) -> Any:
+        """A copy that the function may edit, in its own kind of array."""
+        return tensor.clone() if self.backend == "torch" else np.array(tensor.cpu().numpy())
 
     def _as_tensor(self, result: Any, expected: tuple[int, ...]) -> Tensor:
         if result is None:
@@ -115,23 +134,28 @@ class BlackBox(SizedStructure):
 # A function cannot be an argument of a library op, so this carries the vmap rule instead.
 class _Call(torch.autograd.Function):
     @staticmethod
-    def forward(scores: Tensor, structure: BlackBox, strict: bool) -> Tensor:
+    def forward(
+        scores: Tensor, structure: BlackBox, strict: bool, names: tuple[str, ...], *values: Tensor
+    ) -> Tensor:
         lead = scores.shape[: scores.dim() - len(structure.part_shape)]
         rows = scores.detach().reshape(math.prod(lead), *structure.part_shape)
         if rows.shape[0] == 0:
             return torch.empty_like(scores)
+        each_value = [v.reshape(len(rows), *v.shape[len(lead) :]) for v in values]
+        context = dict(zip(names, each_value, strict=True))
         usable = (rows.reshape(len(rows), -1) < torch.inf).all(-1)
         each = usable.view(-1, *[1] * len(structure.part_shape))
         if is_capturing(rows):
             # Nothing may be read on the host: the function gets all rows, zeros for the unusable.
-            z = structure._solve_rows(torch.where(each, rows, 0.0))
+            z = structure.solve_rows(torch.where(each, rows, 0.0), context)
             return torch.where(each, z, torch.nan).view(scores.shape)
         codes = torch.where(usable, OK, NOT_FINITE)
         if strict and may_raise(rows):
             raise_bad_rows(codes.view(lead), f"{structure!r}.argmax")
         z = torch.full_like(rows, torch.nan)
         if usable.any():
-            z[usable] = structure._solve_rows(rows[usable])
+            answerable = {name: value[usable] for name, value in context.items()}
+            z[usable] = structure.solve_rows(rows[usable], answerable)
         unanswered = usable & z.reshape(len(rows), -1).isnan().any(-1)
         if strict and may_raise(rows):
             codes = torch.where(unanswered, NO_MEMBER, OK)
@@ -141,11 +165,35 @@ class _Call(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx, inputs, output) -> None:
         ctx.mark_non_differentiable(output)
+        ctx.num_inputs = len(inputs)
 
     @staticmethod
     def backward(ctx, grad):
-        return None, None, None
+        return (None,) * ctx.num_inputs
 
     @staticmethod
-    def vmap(info, in_dims, scores, structure, strict):
-        return _Call.apply(scores.movedim(in_dims[0], 0), structure, False), 0
+    def vmap(info, in_dims, scores, structure, strict, names, *values):
+        scores, *values = (
+            tensor.expand(info.batch_size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
+            for tensor, dim in zip((scores, *values), (in_dims[0], *in_dims[4:]), strict=True)
+        )
+        return _Call.apply(scores, structure, False, names, *values), 0
+
+
+def _context_of(solve: Callable[..., Any]) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
+    """The names that a function takes besides scores (None: any), and those that it needs."""
+    try:
+        _, *others = inspect.signature(solve).parameters.values()
+    except ValueError:  # a builtin, or no argument at all: the call will say so
+        return (), ()
+    named = [p for p in others if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    needed = tuple(p.name for p in named if p.default is p.empty)
+    for name in needed:
+        if name in RESERVED:
+            raise InputError(
+                f"BlackBox: the solver's argument {name!r} cannot be context, which reserves that "
+                "name; call it something else."
+            )
+    if any(p.kind is p.VAR_KEYWORD for p in others):
+        return None, needed
+    return tuple(p.name for p in named if p.name not in RESERVED), needed

@@ -6,13 +6,11 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from nestruct.checks import check_count
+from nestruct.noise import Noise
 from nestruct.structures import rows
-from nestruct.structures.base import (
-    GibbsStructure,
-    SizedStructure,
-    check_count,
-    check_generator,
-)
+from nestruct.structures.base import GibbsStructure, SizedStructure
+from nestruct.structures.draws import Draws
 from nestruct.structures.relaxations.log_domain import FORBIDDEN
 from nestruct.structures.solvers import solve
 
@@ -38,16 +36,14 @@ class Categorical(SizedStructure, GibbsStructure):
     def __repr__(self) -> str:
         return f"Categorical({self.num_classes})"
 
-    def argmax(
-        self, scores: Tensor, lengths: Tensor | None = None
-    ) -> Float[Tensor, "*batch classes"]:
+    def argmax(self, scores: Tensor, **context: Tensor) -> Float[Tensor, "*batch classes"]:
         """The best class, one-hot. See `Structure.argmax`."""
-        self._check("argmax", scores, lengths)
+        self._check("argmax", scores, context)
         return solve(scores, None, "top_k", 1, f"{self!r}.argmax")
 
-    def log_count(self, lengths: Tensor | None = None) -> Float[Tensor, ""]:
+    def log_count(self, lengths: None = None) -> Float[Tensor, ""]:
         """``log K``."""
-        self._refuse_lengths("log_count", lengths)
+        self._check_size(lengths, "log_count")
         return torch.tensor(math.log(self.num_classes), dtype=torch.float64)
 
     def enumerate(self, size: int | None = None) -> Float[Tensor, "members classes"]:
@@ -55,30 +51,30 @@ class Categorical(SizedStructure, GibbsStructure):
         self._check_size(size)
         return torch.eye(self.num_classes)
 
-    def contains(self, z: Tensor, lengths: Tensor | None = None) -> Bool[Tensor, "*batch"]:
+    def contains(self, z: Tensor, **context: Tensor) -> Bool[Tensor, "*batch"]:
         """Whether each ``z`` is one-hot."""
-        return self._check_members(z, lengths) & (z.sum(-1) == 1)
+        return self._check_members(z, context) & (z.sum(-1) == 1)
 
-    def _log_partition(self, scores: Tensor, lengths: Tensor | None) -> Tensor:
+    def _log_partition(self, scores: Tensor, **context: Tensor) -> Tensor:
         return scores.logsumexp(-1)
 
-    def entropy(self, scores: Tensor, lengths: Tensor | None = None) -> Float[Tensor, "*batch"]:
+    def entropy(self, scores: Tensor, **context: Tensor) -> Float[Tensor, "*batch"]:
         """The entropy of ``softmax(scores)`` in nats. Differentiable."""
         # In closed form, with few operations: this is on the way of every categorical VAE. The
         # clamp makes 0 log 0 vanish, derivative included; a row without an answer is NaN by itself.
-        self._check("entropy", scores, lengths)
+        context = self._check("entropy", scores, context)
         if rows.may_raise(scores):
-            self._log_z("entropy", scores, lengths)
+            self._log_z("entropy", scores, context)
         log_chances = scores.log_softmax(-1).clamp(min=FORBIDDEN)
         return -(log_chances.exp() * log_chances).sum(-1)
 
     def sample(
-        self, scores: Tensor, generator: torch.Generator, lengths: Tensor | None = None
+        self, scores: Tensor, draws: torch.Generator | Noise, **context: Tensor
     ) -> Float[Tensor, "*batch classes"]:
         """One exact draw per row from ``softmax(scores)``."""
-        self._check("sample", scores, lengths)
-        check_generator(f"{self!r}.sample", generator)
-        self._log_z("sample", scores, lengths)
+        source = Draws(f"{self!r}.sample", draws)
+        scores = source.repeat(scores)
+        self._check("sample", scores, context)
+        self._log_z("sample", scores, {})
         shifted = scores.detach() - scores.detach().amax(-1, keepdim=True)  # keeps the noise's bits
-        noise = torch.empty_like(scores).exponential_(generator=generator)
-        return solve(shifted - noise.log(), None, "top_k", 1, f"{self!r}.sample")
+        return solve(shifted + source.gumbel(scores), None, "top_k", 1, f"{self!r}.sample")

@@ -1,20 +1,23 @@
 """What both kinds of dependency tree share: layout of scores, lengths, legality, listing."""
 
 from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from nestruct.checks import check_count
 from nestruct.errors import InputError
 from nestruct.structures import rows
 from nestruct.structures.base import (
     GibbsStructure,
-    check_count,
     check_enumerable,
     check_floating,
     members_as_floats,
 )
+from nestruct.structures.context import Context, check_context
 from nestruct.structures.relaxations.log_domain import FORBIDDEN
 from nestruct.structures.solvers import solve
 
@@ -32,6 +35,7 @@ class DependencyTree(GibbsStructure):
     """
 
     part_axes = 2
+    context_names = ("lengths",)
     _solver: str
 
     def __init__(self, single_root: bool = True) -> None:
@@ -45,7 +49,7 @@ class DependencyTree(GibbsStructure):
         return f"{type(self).__name__}(single_root={self.single_root})"
 
     def argmax(
-        self, scores: Tensor, lengths: Tensor | None = None
+        self, scores: Tensor, lengths: Tensor | None = None, **context: Tensor
     ) -> Float[Tensor, "*batch tokens tokens"]:
         """The best tree of each sentence; zeros beyond ``lengths``. See `Structure.argmax`.
 
@@ -54,8 +58,10 @@ class DependencyTree(GibbsStructure):
             lengths: Number of words of each sentence, shaped as the leading axes or the last of
                 them; one number for all; all n when left out.
         """
-        lengths = self._check("argmax", scores, lengths)
-        return solve(scores, lengths, self._solver, int(self.single_root), f"{self!r}.argmax")
+        context = self._check("argmax", scores, {"lengths": lengths, **context})
+        return solve(
+            scores, context.get("lengths"), self._solver, int(self.single_root), f"{self!r}.argmax"
+        )
 
     def log_count(self, lengths: Tensor | int | None = None) -> Float[Tensor, "*batch"]:
         """Log of the number of trees over ``lengths`` words."""
@@ -89,10 +95,13 @@ class DependencyTree(GibbsStructure):
         z[:, :, 0] = 0
         return z
 
-    def contains(self, z: Tensor, lengths: Tensor | None = None) -> Bool[Tensor, "*batch"]:
+    def contains(
+        self, z: Tensor, lengths: Tensor | None = None, **context: Tensor
+    ) -> Bool[Tensor, "*batch"]:
         """Whether each ``z`` is a legal tree over its words, with nothing beyond ``lengths``."""
         method = f"{self!r}.contains"
-        lengths = self._check("contains", members_as_floats(method, z), lengths)
+        given = {"lengths": lengths, **context}
+        lengths = self._check("contains", members_as_floats(method, z), given).get("lengths")
         if lengths is None:
             lengths = torch.full(z.shape[:-2], z.shape[-1] - 1, device=z.device)
         out_of_range = (lengths < 0) | (lengths >= z.shape[-1])
@@ -119,7 +128,7 @@ class DependencyTree(GibbsStructure):
             legal = legal & (((heads == 0) & words).sum(-1) == (lengths > 0).long())
         return legal
 
-    def _check(self, method: str, scores: Tensor, lengths: Tensor | None) -> Tensor | None:
+    def _check(self, method: str, scores: Tensor, context: Mapping[str, Any]) -> Context:
         owner = f"{self!r}.{method}"
         check_floating(owner, scores)
         if scores.dim() < 2 or scores.shape[-1] != scores.shape[-2] or scores.shape[-1] == 0:
@@ -128,18 +137,26 @@ class DependencyTree(GibbsStructure):
                 f"{owner}: {what} must end in a square [n+1, n+1], heads x dependents with the "
                 f"root first, got {tuple(scores.shape)}."
             )
+        lead, lengths = scores.shape[:-2], context.get("lengths")
+        others = {name: value for name, value in context.items() if name != "lengths"}
+        check_context(owner, others, lead, takes=self.context_names)
         if lengths is None:
-            return None
+            return {}
         lengths = _whole_numbers(owner, lengths).to(scores.device)
-        lead = scores.shape[:-2]
         if lengths.shape != lead[max(0, len(lead) - lengths.dim()) :]:  # a 1 is not stretched
             raise InputError(
                 f"{owner}: lengths of shape {tuple(lengths.shape)} do not fit scores of shape "
                 f"{tuple(scores.shape)}; give one number of words per sentence, {tuple(lead)}."
             )
-        return lengths.expand(lead)
+        return {"lengths": lengths.expand(lead)}
 
-    def counting(self, scores: Tensor, lengths: Tensor | None = None) -> Bool[Tensor, "..."]:
+    def size_of(self, scores: Tensor, lengths: Tensor | None = None, **context: Tensor) -> Any:
+        """The words of each sentence, or of all."""
+        return scores.shape[-1] - 1 if lengths is None else lengths
+
+    def counting(
+        self, scores: Tensor, lengths: Tensor | None = None, **context: Tensor
+    ) -> Bool[Tensor, "..."]:
         """Arcs between real words, or from the root to one."""
         node = torch.arange(scores.shape[-1], device=scores.device)
         counting = (node[:, None] != node) & (node > 0)
@@ -148,7 +165,16 @@ class DependencyTree(GibbsStructure):
         real = node <= lengths[..., None]
         return counting & real[..., :, None] & real[..., None, :]
 
-    def _normalise(self, scores: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+    def _context_codes(self, codes: Tensor, scores: Tensor, **context: Tensor) -> Tensor:
+        lengths = context.get("lengths")
+        if lengths is None:
+            return codes
+        in_range = (lengths >= 0) & (lengths < scores.shape[-1])
+        return torch.where(in_range, codes, rows.BAD_LENGTH)
+
+    def _normalise(
+        self, scores: Tensor, lengths: Tensor | None = None, **context: Tensor
+    ) -> tuple[Tensor, Tensor]:
         # Every word has exactly one head: its best arc can be taken off all arcs into it.
         counting = self.counting(scores, lengths)
         inner = torch.where(counting, scores, -torch.inf)

@@ -7,13 +7,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from nestruct.structures.base import (
-    GibbsStructure,
-    SizedStructure,
-    check_count,
-    check_enumerable,
-    check_generator,
-)
+from nestruct.checks import check_count
+from nestruct.noise import Noise
+from nestruct.structures.base import GibbsStructure, SizedStructure, check_enumerable
+from nestruct.structures.draws import Draws
 from nestruct.structures.relaxations import elementary_symmetric
 from nestruct.structures.solvers import solve
 
@@ -35,16 +32,14 @@ class KSubset(SizedStructure, GibbsStructure):
     def __repr__(self) -> str:
         return f"KSubset({self.num_items}, {self.k})"
 
-    def argmax(
-        self, scores: Tensor, lengths: Tensor | None = None
-    ) -> Float[Tensor, "*batch items"]:
+    def argmax(self, scores: Tensor, **context: Tensor) -> Float[Tensor, "*batch items"]:
         """The k best items. See `Structure.argmax`."""
-        self._check("argmax", scores, lengths)
+        self._check("argmax", scores, context)
         return solve(scores, None, "top_k", self.k, f"{self!r}.argmax")
 
-    def log_count(self, lengths: Tensor | None = None) -> Float[Tensor, ""]:
+    def log_count(self, lengths: None = None) -> Float[Tensor, ""]:
         """``log C(n, k)``."""
-        self._refuse_lengths("log_count", lengths)
+        self._check_size(lengths, "log_count")
         return torch.tensor(math.log(math.comb(self.num_items, self.k)), dtype=torch.float64)
 
     def enumerate(self, size: int | None = None) -> Float[Tensor, "members items"]:
@@ -56,21 +51,20 @@ class KSubset(SizedStructure, GibbsStructure):
         )
         return torch.zeros(len(subsets), self.num_items).scatter_(1, subsets, 1.0)
 
-    def contains(self, z: Tensor, lengths: Tensor | None = None) -> Bool[Tensor, "*batch"]:
+    def contains(self, z: Tensor, **context: Tensor) -> Bool[Tensor, "*batch"]:
         """Whether each ``z`` marks exactly k items."""
-        return self._check_members(z, lengths) & (z.sum(-1) == self.k)
+        return self._check_members(z, context) & (z.sum(-1) == self.k)
 
-    def _log_partition(self, scores: Tensor, lengths: Tensor | None) -> Tensor:
+    def _log_partition(self, scores: Tensor, **context: Tensor) -> Tensor:
         return elementary_symmetric.log_subsets(scores, self.k)
 
     def sample(
-        self, scores: Tensor, generator: torch.Generator, lengths: Tensor | None = None
+        self, scores: Tensor, draws: torch.Generator | Noise, **context: Tensor
     ) -> Float[Tensor, "*batch items"]:
         """One exact draw per row from the Gibbs law (perturb-and-MAP is Plackett-Luce instead)."""
-        self._check("sample", scores, lengths)
-        check_generator(f"{self!r}.sample", generator)
-        failed = self._log_z("sample", scores, lengths).isnan()
-        z = elementary_symmetric.sample_subsets(
-            self._normalise(scores.detach(), None)[0], self.k, generator
-        )
+        source = Draws(f"{self!r}.sample", draws)
+        scores = source.repeat(scores)
+        self._check("sample", scores, context)
+        failed = self._log_z("sample", scores, {}).isnan()
+        z = elementary_symmetric.sample_subsets(self._normalise(scores.detach())[0], self.k, source)
         return torch.where(failed[..., None], torch.nan, z)

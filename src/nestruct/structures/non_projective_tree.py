@@ -4,8 +4,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from nestruct.structures.base import check_generator
+from nestruct.noise import Noise
 from nestruct.structures.dependency_tree import DependencyTree
+from nestruct.structures.draws import Draws
 from nestruct.structures.relaxations import matrix_tree
 
 
@@ -32,18 +33,21 @@ class NonProjectiveTree(DependencyTree):
             return (lengths - 1) * lengths.log()
         return (lengths - 1) * (lengths + 1).log()
 
-    def _log_partition(self, scores: Tensor, lengths: Tensor | None) -> Tensor:
+    def _log_partition(
+        self, scores: Tensor, lengths: Tensor | None = None, **context: Tensor
+    ) -> Tensor:
         return matrix_tree.log_arborescences(scores, lengths, single_root=self.single_root)
 
     def sample(
-        self, scores: Tensor, generator: torch.Generator, lengths: Tensor | None = None
+        self, scores: Tensor, draws: torch.Generator | Noise, **context: Tensor
     ) -> Float[Tensor, "*batch tokens tokens"]:
         """One exact draw per row from the Gibbs law."""
-        lengths = self._check("sample", scores, lengths)
-        check_generator(f"{self!r}.sample", generator)
-        failed = self._log_z("sample", scores, lengths).isnan()
-        normal, _ = self._normalise(scores.detach(), lengths)
+        source = Draws(f"{self!r}.sample", draws)
+        scores = source.repeat(scores)
+        context = self._check("sample", scores, context)
+        failed = self._log_z("sample", scores, context).isnan()
+        normal, _ = self._normalise(scores.detach(), **context)
         z = matrix_tree.sample_arborescences(
-            normal, lengths, single_root=self.single_root, generator=generator
+            normal, context.get("lengths"), single_root=self.single_root, draws=source
         )
         return torch.where(failed[..., None, None], torch.nan, z)

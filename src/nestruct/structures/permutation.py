@@ -7,7 +7,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from nestruct.structures.base import SizedStructure, check_count, check_enumerable
+from nestruct.checks import check_count
+from nestruct.structures.base import SizedStructure, check_enumerable
 from nestruct.structures.solvers import solve
 
 
@@ -30,16 +31,14 @@ class Permutation(SizedStructure):
     def __repr__(self) -> str:
         return f"Permutation({self.size})"
 
-    def argmax(
-        self, scores: Tensor, lengths: Tensor | None = None
-    ) -> Float[Tensor, "*batch items items"]:
+    def argmax(self, scores: Tensor, **context: Tensor) -> Float[Tensor, "*batch items items"]:
         """The best assignment of columns to rows. See `Structure.argmax`."""
-        self._check("argmax", scores, lengths)
+        self._check("argmax", scores, context)
         return solve(scores, None, "jonker_volgenant", 0, f"{self!r}.argmax")
 
-    def log_count(self, lengths: Tensor | None = None) -> Float[Tensor, ""]:
+    def log_count(self, lengths: None = None) -> Float[Tensor, ""]:
         """``log n!``."""
-        self._refuse_lengths("log_count", lengths)
+        self._check_size(lengths, "log_count")
         return torch.tensor(math.lgamma(self.size + 1), dtype=torch.float64)
 
     def enumerate(self, size: int | None = None) -> Float[Tensor, "members items items"]:
@@ -49,7 +48,7 @@ class Permutation(SizedStructure):
         columns = torch.tensor(list(itertools.permutations(range(self.size))))
         return torch.nn.functional.one_hot(columns, self.size).to(torch.get_default_dtype())
 
-    def contains(self, z: Tensor, lengths: Tensor | None = None) -> Bool[Tensor, "*batch"]:
+    def contains(self, z: Tensor, **context: Tensor) -> Bool[Tensor, "*batch"]:
         """Whether each ``z`` has exactly one 1 in every row and column."""
-        binary = self._check_members(z, lengths)
+        binary = self._check_members(z, context)
         return binary & (z.sum(-1) == 1).all(-1) & (z.sum(-2) == 1).all(-1)

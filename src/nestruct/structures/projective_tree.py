@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from nestruct.structures.base import check_temperature
+from nestruct.checks import check_temperature
 from nestruct.structures.dependency_tree import DependencyTree
 from nestruct.structures.relaxations import soft_eisner
 from nestruct.structures.relaxations.soft_parse import soft_parse
@@ -29,7 +29,7 @@ class ProjectiveTree(DependencyTree):
     _solver = "eisner"
 
     def soft_argmax(
-        self, perturbed_scores: Tensor, temperature: float | Tensor, lengths: Tensor | None = None
+        self, perturbed_scores: Tensor, temperature: float | Tensor, **context: Tensor
     ) -> Float[Tensor, "*batch tokens tokens"]:
         """What differentiable perturb-and-parse decodes: Eisner's algorithm with softmax inside.
 
@@ -38,10 +38,11 @@ class ProjectiveTree(DependencyTree):
         Differentiable once.
         """
         check_temperature(f"{self!r}.soft_argmax", temperature)
-        lengths = self._check("soft_argmax", perturbed_scores, lengths)
+        context = self._check("soft_argmax", perturbed_scores, context)
+        lengths = context.get("lengths")
         scores = perturbed_scores / temperature
         size, lead = scores.shape[-1], scores.shape[:-2]
-        normal, _ = self._normalise(scores, lengths)
+        normal, _ = self._normalise(scores, **context)
         finite = normal.detach().isfinite().flatten(-2).all(-1)
         normal = torch.where(finite[..., None, None], normal, 0.0)
         words = torch.full(lead, size - 1, device=scores.device) if lengths is None else lengths
@@ -51,7 +52,7 @@ class ProjectiveTree(DependencyTree):
             single_root=self.single_root,
         )
         value = torch.where(finite, value.view(lead), torch.nan)
-        answered = self._check_values("soft_argmax", value, scores, lengths)
+        answered = self._check_values("soft_argmax", value, scores, context)
         return torch.where(answered[..., None, None], z.view(scores.shape), torch.nan)
 
     def _log_count(self, lengths: Tensor) -> Tensor:
@@ -76,7 +77,9 @@ class ProjectiveTree(DependencyTree):
         crossing = (low_a < low_b) & (low_b < high_a) & (high_a < high_b)
         return super()._legal_heads(heads, lengths) & ~crossing.flatten(-2).any(-1)
 
-    def _log_partition(self, scores: Tensor, lengths: Tensor | None) -> Tensor:
+    def _log_partition(
+        self, scores: Tensor, lengths: Tensor | None = None, **context: Tensor
+    ) -> Tensor:
         return soft_eisner.log_projective_trees(scores, lengths, single_root=self.single_root)
 
 

@@ -7,13 +7,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from nestruct.structures.base import (
-    GibbsStructure,
-    SizedStructure,
-    check_count,
-    check_enumerable,
-    check_generator,
-)
+from nestruct.checks import check_count
+from nestruct.noise import Noise
+from nestruct.structures.base import GibbsStructure, SizedStructure, check_enumerable
+from nestruct.structures.draws import Draws
 from nestruct.structures.relaxations import matrix_tree
 from nestruct.structures.solvers import solve
 from nestruct.structures.solvers.prim import edge_index
@@ -39,16 +36,14 @@ class SpanningTree(SizedStructure, GibbsStructure):
     def __repr__(self) -> str:
         return f"SpanningTree({self.num_nodes})"
 
-    def argmax(
-        self, scores: Tensor, lengths: Tensor | None = None
-    ) -> Float[Tensor, "*batch edges"]:
+    def argmax(self, scores: Tensor, **context: Tensor) -> Float[Tensor, "*batch edges"]:
         """The maximum spanning tree. See `Structure.argmax`."""
-        self._check("argmax", scores, lengths)
+        self._check("argmax", scores, context)
         return solve(scores, None, "prim", self.num_nodes, f"{self!r}.argmax")
 
-    def log_count(self, lengths: Tensor | None = None) -> Float[Tensor, ""]:
+    def log_count(self, lengths: None = None) -> Float[Tensor, ""]:
         """Cayley: ``log n^(n-2)``."""
-        self._refuse_lengths("log_count", lengths)
+        self._check_size(lengths, "log_count")
         return torch.tensor((self.num_nodes - 2) * math.log(self.num_nodes), dtype=torch.float64)
 
     def enumerate(self, size: int | None = None) -> Float[Tensor, "members edges"]:
@@ -72,39 +67,40 @@ class SpanningTree(SizedStructure, GibbsStructure):
         z[every, edges[last_two[:, 0], last_two[:, 1]]] = 1
         return z
 
-    def contains(self, z: Tensor, lengths: Tensor | None = None) -> Bool[Tensor, "*batch"]:
+    def contains(self, z: Tensor, **context: Tensor) -> Bool[Tensor, "*batch"]:
         """Whether each ``z`` has n - 1 edges that connect all nodes."""
-        legal = self._check_members(z, lengths) & (z.sum(-1) == self.num_nodes - 1)
+        legal = self._check_members(z, context) & (z.sum(-1) == self.num_nodes - 1)
         if self.num_nodes == 1:
             return legal
-        joined = self._dense((z == 1).float()) + torch.eye(self.num_nodes, device=z.device)
+        joined = self.dense((z == 1).float()) + torch.eye(self.num_nodes, device=z.device)
         for _ in range(self.num_nodes.bit_length()):  # squaring doubles the length of paths
             joined = (joined @ joined).clamp(max=1.0)
         return legal & (joined > 0).flatten(-2).all(-1)
 
-    def _dense(self, parts: Tensor) -> Tensor:
-        """``[..., n, n]``, symmetric, 0 on the diagonal."""
+    def dense(self, parts: Tensor) -> Tensor:
+        """Edges as a matrix ``[..., n, n]``, symmetric, 0 on the diagonal."""
         edges = edge_index(self.num_nodes, parts.device)
         return torch.where(edges < 0, 0.0, parts[..., edges.clamp(min=0)])
 
-    def _log_partition(self, scores: Tensor, lengths: Tensor | None) -> Tensor:
+    def _log_partition(self, scores: Tensor, **context: Tensor) -> Tensor:
         if self.num_nodes == 1:
             return scores.sum(-1)
         # Directing all edges away from node 0 turns a spanning tree into an arborescence, one to
         # one.
-        return matrix_tree.log_arborescences(self._dense(scores), None, single_root=False)
+        return matrix_tree.log_arborescences(self.dense(scores), None, single_root=False)
 
     def sample(
-        self, scores: Tensor, generator: torch.Generator, lengths: Tensor | None = None
+        self, scores: Tensor, draws: torch.Generator | Noise, **context: Tensor
     ) -> Float[Tensor, "*batch edges"]:
         """One exact draw per row from the Gibbs law, in O(n^3) whatever the scores."""
-        self._check("sample", scores, lengths)
-        check_generator(f"{self!r}.sample", generator)
-        failed = self._log_z("sample", scores, lengths).isnan()
+        source = Draws(f"{self!r}.sample", draws)
+        scores = source.repeat(scores)
+        self._check("sample", scores, context)
+        failed = self._log_z("sample", scores, {}).isnan()
         if self.num_nodes == 1:
             return torch.zeros_like(scores)
-        dense = self._dense(self._normalise(scores.detach(), None)[0])
-        arcs = matrix_tree.sample_arborescences(dense, None, single_root=False, generator=generator)
+        dense = self.dense(self._normalise(scores.detach())[0])
+        arcs = matrix_tree.sample_arborescences(dense, None, single_root=False, draws=source)
         low, high = torch.triu_indices(self.num_nodes, self.num_nodes, 1, device=scores.device)
         return torch.where(
             failed[..., None], torch.nan, arcs[..., low, high] + arcs[..., high, low]

@@ -82,9 +82,8 @@ class Drawings:
         truth = true_structures(self.data, z)
         if truth is None:
             return {}
-        lengths = self.model.lengths(self.data)
-        noise = Noise(seed=0).gumbel(truth, lengths)
-        found = {"chance": self.model.structure.argmax(noise, lengths)}
+        noise, context = Noise(seed=0).gumbel(truth), self.model.context(self.data)
+        found = {"chance": self.model.structure.argmax(noise, **context)}
         if self.baselines is not None:
             found |= self.baselines(self.data)
         return {name: {"f1": float(f1(z, truth).mean())} for name, z in found.items()}

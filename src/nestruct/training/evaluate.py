@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from nestruct.checks import check_count
 from nestruct.data import batch_size as num_examples
 from nestruct.data import device_of, slices
 from nestruct.errors import InputError
 from nestruct.noise import Noise, derive_seed, forked_generators
 from nestruct.structures import nan_rows
-from nestruct.structures.base import check_count
 
 RESERVED = ("step", "split", "best_step", "evaluations", "timing")
 Metrics = Callable[[nn.Module, Any, Noise], dict[str, Any]]

@@ -13,10 +13,11 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
+from nestruct.checks import check_choice
 from nestruct.data import to_device
 from nestruct.data.sentences import collate
 from nestruct.data.treebank import read_treebank
-from nestruct.errors import InputError, NestructError, check_choice
+from nestruct.errors import InputError, NestructError
 from nestruct.models import ParserVAE
 from nestruct.noise import Purpose, derive_seed, forked_generators
 from nestruct.population.shard import first_rank_decides

@@ -16,8 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
+from nestruct.checks import check_name
 from nestruct.data import batch_size, make_minibatches, select_rows, to_device
-from nestruct.errors import InputError, check_name
+from nestruct.errors import InputError
 from nestruct.estimators.nes import NES
 from nestruct.estimators.smoothing import smoothing_gap
 from nestruct.models import StructuredModel

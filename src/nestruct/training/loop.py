@@ -12,7 +12,8 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from nestruct.errors import NestructError, check_name
+from nestruct.checks import check_name
+from nestruct.errors import NestructError
 from nestruct.noise import Purpose, derive_seed
 from nestruct.population.shard import any_rank, first_rank_decides, world_size
 from nestruct.training.checkpoint import Checkpoint

@@ -6,7 +6,8 @@ import typing
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from nestruct.errors import InputError, check_choice, check_name
+from nestruct.checks import check_choice, check_name
+from nestruct.errors import InputError
 from nestruct.training.checks import check_value
 
 

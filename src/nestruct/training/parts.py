@@ -14,8 +14,9 @@ from typing import Any
 from torch import optim
 from torch.optim import lr_scheduler
 
+from nestruct.checks import check_name
 from nestruct.data import Grammar, GraphLayout, Images, Patterns, Treebanks
-from nestruct.errors import InputError, check_name
+from nestruct.errors import InputError
 from nestruct.estimators import (
     DPP,
     NES,

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
 
-from nestruct.errors import check_name
+from nestruct.checks import check_name
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,8 @@ from typing import Any
 
 import torch
 
-from nestruct.errors import InputError, check_name
+from nestruct.checks import check_name
+from nestruct.errors import InputError
 from nestruct.training.checks import check_value
 from nestruct.training.options import Training
 from nestruct.training.parts import PARTS

@@ -77,8 +77,8 @@ def test_it_is_the_mean_tree_of_the_law_of_its_splits(single_root, data):
     for row, length in enumerate(lengths.tolist()):
         scores[row, length + 1 :], scores[row, :, length + 1 :] = torch.nan, torch.nan
     with nestruct.nan_rows():
-        found = tree.soft_argmax(scores, 1.0, lengths)
-        legal = ~tree.argmax(scores, lengths).flatten(1).isnan().any(1)
+        found = tree.soft_argmax(scores, 1.0, lengths=lengths)
+        legal = ~tree.argmax(scores, lengths=lengths).flatten(1).isnan().any(1)
     assert found[~legal].isnan().all()
     for z, row, length in zip(found[legal], scores[legal], lengths[legal].tolist(), strict=True):
         expected = torch.zeros(5, 5, dtype=torch.float64)
@@ -97,7 +97,7 @@ def test_the_kernel_equals_the_batched_form(n, single_root):
     tree, lengths = ProjectiveTree(single_root), torch.arange(21) % (n + 1)
     scores = torch.randn(21, n + 1, n + 1, generator=generator, dtype=torch.float64)
     scores[torch.rand(scores.shape, generator=generator) < 0.1] = FORBIDDEN
-    scores = torch.where(tree.counting(scores, lengths), scores, FORBIDDEN)
+    scores = torch.where(tree.counting(scores, lengths=lengths), scores, FORBIDDEN)
     slope = torch.randn(scores.shape, generator=generator, dtype=torch.float64)
     for given_slope in (None, slope):
         kernel = parse_on_cpu(scores, lengths, single_root, given_slope)
@@ -116,7 +116,7 @@ def test_derivatives(single_root, form):
     for n in (1, 2, 4, 6):
         lengths = torch.tensor([n, n - 1, n])
         scores = torch.randn(3, n + 1, n + 1, generator=generator, dtype=torch.float64)
-        scores = torch.where(tree.counting(scores, lengths), scores, FORBIDDEN)
+        scores = torch.where(tree.counting(scores, lengths=lengths), scores, FORBIDDEN)
         scores[1] = torch.where(scores[1] == FORBIDDEN, FORBIDDEN, 0.0)  # all ties
         slope = torch.randn(scores.shape, generator=generator, dtype=torch.float64)
         found = form(scores, lengths, single_root, slope)[0]
@@ -138,13 +138,13 @@ def test_gradcheck_through_the_structure(single_root):
     scores.requires_grad_()
 
     def parse(scores):
-        return tree.soft_argmax(torch.where(blocked, -torch.inf, scores), 0.7, lengths)
+        return tree.soft_argmax(torch.where(blocked, -torch.inf, scores), 0.7, lengths=lengths)
 
     blocked = scores.detach() == -torch.inf
     finite = torch.where(blocked, 0.0, scores.detach()).requires_grad_()
     assert torch.autograd.gradcheck(parse, finite)
     slope = torch.autograd.grad(
-        tree.soft_argmax(scores, 0.7, lengths)[..., 1:].square().sum(), scores
+        tree.soft_argmax(scores, 0.7, lengths=lengths)[..., 1:].square().sum(), scores
     )
     assert slope[0].isfinite().all()
     assert slope[0][0, 0, 2, 3] == 0
@@ -157,11 +157,11 @@ def test_a_low_temperature_gives_the_best_tree(single_root, form):
     for n in (1, 3, 12):
         lengths = torch.arange(30) % (n + 1)
         scores = torch.randn(30, n + 1, n + 1, generator=generator, dtype=torch.float64)
-        counting = tree.counting(scores, lengths)
+        counting = tree.counting(scores, lengths=lengths)
         found = form(torch.where(counting, scores / 1e-6, FORBIDDEN), lengths, single_root)[0]
-        torch.testing.assert_close(found, tree.argmax(scores, lengths), rtol=0, atol=1e-6)
-    cold = tree.soft_argmax(scores, 1e-6, lengths)
-    torch.testing.assert_close(cold, tree.argmax(scores, lengths), rtol=0, atol=1e-6)
+        torch.testing.assert_close(found, tree.argmax(scores, lengths=lengths), rtol=0, atol=1e-6)
+    cold = tree.soft_argmax(scores, 1e-6, lengths=lengths)
+    torch.testing.assert_close(cold, tree.argmax(scores, lengths=lengths), rtol=0, atol=1e-6)
 
 
 @each_rule
@@ -185,7 +185,7 @@ def test_one_word_no_words_no_sentences_and_leading_axes(dtype):
     assert tree.soft_argmax(torch.zeros(1, 1, dtype=dtype), 1.0).tolist() == [[0]]
     assert tree.soft_argmax(torch.zeros(0, 3, 3, dtype=dtype), 1.0).shape == (0, 3, 3)
     scores = torch.randn(3, 4, 6, 6, dtype=dtype, generator=torch.Generator().manual_seed(5))
-    z = tree.soft_argmax(scores, 0.5, torch.tensor(4))
+    z = tree.soft_argmax(scores, 0.5, lengths=torch.tensor(4))
     assert z.dtype == dtype
     flat = [tree.soft_argmax(row[:5, :5], 0.5) for row in scores.flatten(0, 1)]
     torch.testing.assert_close(z[..., :5, :5].flatten(0, 1), torch.stack(flat))
@@ -205,7 +205,7 @@ def test_bad_rows_are_named_or_nan_and_leave_the_others_alone(single_root):
     with pytest.raises(InputError, match="row 0 leaves no legal member"):
         tree.soft_argmax(bad[3:], 1.0)
     with pytest.raises(InputError, match="row 1 has a length that does not fit"):
-        tree.soft_argmax(scores, 1.0, torch.tensor([1, 4, 3, -1, 0]))
+        tree.soft_argmax(scores, 1.0, lengths=torch.tensor([1, 4, 3, -1, 0]))
     with pytest.raises(InputError, match="temperature must be positive"):
         tree.soft_argmax(scores, 0.0)
     bad.requires_grad_()
@@ -241,7 +241,7 @@ def test_sentences_of_250_words(single_root):
     scores = torch.randn(2, 251, 251, generator=torch.Generator().manual_seed(8)).requires_grad_()
     lengths = torch.tensor([250, 249])
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    z = tree.soft_argmax(scores, 1.0, lengths)
+    z = tree.soft_argmax(scores, 1.0, lengths=lengths)
     slope = torch.autograd.grad((z * scores.detach()).sum(), scores)[0]
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # KiB
     heads = z.detach().sum(1)
@@ -257,7 +257,7 @@ def test_results_do_not_depend_on_threads_or_on_company():
     before, found = torch.get_num_threads(), []
     for threads in (1, 2):
         torch.set_num_threads(threads)
-        found.append(tree.soft_argmax(scores, 1.0, lengths))
+        found.append(tree.soft_argmax(scores, 1.0, lengths=lengths))
     torch.set_num_threads(before)
     assert torch.equal(*found)
-    assert torch.equal(found[0][5:6], tree.soft_argmax(scores[5:6], 1.0, lengths[5:6]))
+    assert torch.equal(found[0][5:6], tree.soft_argmax(scores[5:6], 1.0, lengths=lengths[5:6]))

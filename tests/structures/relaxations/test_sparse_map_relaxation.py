@@ -75,8 +75,8 @@ def test_it_is_the_nearest_point_of_the_hull(case, data):
         for row, length in enumerate(lengths.tolist()):
             scores[row, length + 1 :], scores[row, :, length + 1 :] = torch.nan, torch.nan
     with nestruct.nan_rows():
-        legal = ~structure.argmax(scores, lengths).flatten(1).isnan().any(1)
-        found = sparse_map(structure, scores, lengths, max_iterations=200)
+        legal = ~structure.argmax(scores, lengths=lengths).flatten(1).isnan().any(1)
+        found = sparse_map(structure, scores, lengths=lengths, max_iterations=200)
     assert found[~legal].isnan().all()
     for row in legal.nonzero()[:, 0].tolist():
         assert_nearest(found[row], case.members(length_list[row]), scores[row])
@@ -114,7 +114,7 @@ def test_derivatives(case):
 def test_lengths_padding_and_forbidden_arcs(structure):
     scores, lengths = gaussian(6, 8, 8, seed=2), torch.tensor([7, 5, 1, 0, 3, 7])
     scores[0, 2, 3] = scores[5, 1, 1:3] = -torch.inf
-    found = sparse_map(structure, scores, lengths)
+    found = sparse_map(structure, scores, lengths=lengths)
     for row, length in enumerate(lengths.tolist()):
         alone = sparse_map(structure, scores[row : row + 1, : length + 1, : length + 1])
         torch.testing.assert_close(found[row : row + 1, : length + 1, : length + 1], alone)
@@ -124,12 +124,13 @@ def test_lengths_padding_and_forbidden_arcs(structure):
         if isinstance(structure, NonProjectiveTree) and length:
             assert found[row, 0].sum() == pytest.approx(1)  # a single root
     assert found[0, 2, 3] == 0
-    padded = torch.where(structure.counting(scores, lengths), scores, torch.nan).requires_grad_()
-    again = sparse_map(structure, padded, lengths)
+    counting = structure.counting(scores, lengths=lengths)
+    padded = torch.where(counting, scores, torch.nan).requires_grad_()
+    again = sparse_map(structure, padded, lengths=lengths)
     torch.testing.assert_close(again, found)
     slope = torch.autograd.grad((again * found).sum(), padded)[0]
     assert slope.isfinite().all()
-    assert (slope[~structure.counting(scores, lengths)] == 0).all()
+    assert (slope[~structure.counting(scores, lengths=lengths)] == 0).all()
 
 
 def test_more_iterations_are_no_worse_and_the_mixture_is_sparse():
@@ -226,7 +227,7 @@ def test_sentences_of_250_words():
     for tree in (NonProjectiveTree(), ProjectiveTree()):
         scores = gaussian(2, 251, 251, seed=10, dtype=torch.float32).requires_grad_()
         lengths = torch.tensor([250, 249])
-        z = sparse_map(tree, scores, lengths)
+        z = sparse_map(tree, scores, lengths=lengths)
         torch.testing.assert_close(z.detach().sum(1)[0, 1:], torch.ones(250))
         assert torch.autograd.grad((z * scores.detach()).sum(), scores)[0].isfinite().all()
 

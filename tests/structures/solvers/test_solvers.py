@@ -193,12 +193,12 @@ def test_sentences_of_250_words(kind, single_root):
     generator = torch.Generator().manual_seed(0)
     scores = torch.randn(9, 251, 251, dtype=torch.float64, generator=generator)
     lengths = torch.tensor([250, 250, 249, 200, 100, 30, 2, 1, 0])
-    z = structure.argmax(scores, lengths)
-    assert structure.contains(z, lengths).all()
+    z = structure.argmax(scores, lengths=lengths)
+    assert structure.contains(z, lengths=lengths).all()
     # A second opinion that scales: a log-partition at a low temperature exceeds the maximum by at
     # most temperature x log_count.
     temperature = 1e-5
-    maximum = temperature * structure.log_partition(scores[:4] / temperature, lengths[:4])
+    maximum = temperature * structure.log_partition(scores[:4] / temperature, lengths=lengths[:4])
     excess = maximum - (z * scores).sum((1, 2))[:4]
     assert (excess > -1e-6).all()
     assert (excess < temperature * structure.log_count(lengths[:4])).all()

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from nestruct.structures.draws import Draws
 from nestruct.structures.relaxations import log_domain
 from nestruct.structures.relaxations.log_domain import FORBIDDEN
 
@@ -18,12 +19,12 @@ def log_subsets(scores: Float[Tensor, "*batch items"], k: int) -> Float[Tensor, 
 
 
 def sample_subsets(
-    scores: Float[Tensor, "*batch items"], k: int, generator: torch.Generator
+    scores: Float[Tensor, "*batch items"], k: int, draws: Draws
 ) -> Float[Tensor, "*batch items"]:
     """One exact draw per row: item by item, given how many are still due."""
     tables = _tables(scores, k)
     due = torch.full(scores.shape[:-1], k, device=scores.device)
-    uniform = torch.empty_like(scores).uniform_(generator=generator)
+    uniform = draws.uniform(scores)
     taken = []
     for item in range(scores.shape[-1] - 1, -1, -1):
         due_now = due[..., None]

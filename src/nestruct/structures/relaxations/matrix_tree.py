@@ -18,6 +18,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from nestruct.structures.draws import Draws
 from nestruct.structures.relaxations import log_domain
 from nestruct.structures.relaxations.log_domain import FORBIDDEN
 
@@ -45,7 +46,7 @@ def sample_arborescences(
     lengths: Int[Tensor, "*batch"] | None,
     *,
     single_root: bool,
-    generator: torch.Generator,
+    draws: Draws,
 ) -> Float[Tensor, "*batch nodes nodes"]:
     """One exact draw per row, by undoing the elimination word by word.
 
@@ -68,7 +69,7 @@ def sample_arborescences(
         heads = head[..., :word]
         direct = weights[..., :word, :word].gather(-2, heads[..., None, :])[..., 0, :]
         through = into.gather(-1, heads) + out - log_degree
-        uniform = torch.empty_like(direct).uniform_(generator=generator)
+        uniform = draws.uniform(direct)
         below = (uniform < torch.sigmoid(through - direct)) & (
             torch.arange(word, device=scores.device) > 0
         )
@@ -82,8 +83,7 @@ def sample_arborescences(
             others = (into[..., 1:] > FORBIDDEN / 2).any(-1)
             root = torch.where(others, FORBIDDEN, into[..., 0])
             into = torch.cat([root[..., None], into[..., 1:]], -1)
-        noise = torch.empty_like(into).exponential_(generator=generator).log()
-        chosen = (into - noise).argmax(-1, keepdim=True)
+        chosen = (into - draws.log_exponential(into)).argmax(-1, keepdim=True)
         head = torch.cat([heads, chosen, head[..., word + 1 :]], -1)
     node = torch.arange(size, device=scores.device)
     words = node > 0 if lengths is None else (node > 0) & (node <= lengths[..., None])

@@ -25,6 +25,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 
 from nestruct.errors import InputError
+from nestruct.structures.context import Context
 
 if TYPE_CHECKING:
     from nestruct.structures.base import Structure
@@ -37,18 +38,18 @@ _ROUNDING = 1e-6  # of weights, whose sum is 1
 def sparse_map(
     structure: "Structure",
     scores: Tensor,
-    lengths: Tensor | None = None,
     *,
     max_iterations: int = 10,
+    **context: Tensor,
 ) -> Float[Tensor, "..."]:
     """The nearest mixture of members to each row of scores; differentiable once.
 
     Args:
         structure: Any structure: only its argmax is used.
         scores: ``[batch, *parts]``; over a temperature below 1 the mixture is sparser.
-        lengths: Words per row, for dependency trees.
         max_iterations: How many members may be added to the first one: solver calls less one. Where
             they do not suffice, the result is the best mixture of those found.
+        **context: What else the solver sees of each row.
 
     Returns:
         Shaped as ``scores``, between 0 and 1.
@@ -58,16 +59,15 @@ def sparse_map(
             left.
     """
     _check(structure, scores, max_iterations)
-    return _SparseMAP.apply(scores, structure, lengths, max_iterations)
+    given = {name: value for name, value in context.items() if value is not None}
+    return _SparseMAP.apply(scores, structure, given, max_iterations)
 
 
 def _check(structure: "Structure", scores: Tensor, max_iterations: int) -> None:
     found = scores.dtype if isinstance(scores, Tensor) else type(scores).__name__
     if found not in (torch.float32, torch.float64):
         raise InputError(f"sparse_map: scores must be a float32 or float64 tensor, got {found}.")
-    part_shape = getattr(structure, "part_shape", None)
-    part_axes = getattr(structure, "part_axes", 1) if part_shape is None else len(part_shape)
-    if scores.dim() <= part_axes:
+    if scores.dim() <= structure.part_axes:
         raise InputError(
             f"sparse_map: scores must be [batch, *parts], got {tuple(scores.shape)} for "
             f"{structure!r}; give one instance as scores[None]."
@@ -81,8 +81,8 @@ def _check(structure: "Structure", scores: Tensor, max_iterations: int) -> None:
 
 class _SparseMAP(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, scores: Tensor, structure: Any, lengths: Any, max_iterations: int) -> Tensor:
-        mixture = _Mixture(structure, scores.detach(), lengths)
+    def forward(ctx, scores: Tensor, structure: Any, context: Any, max_iterations: int) -> Tensor:
+        mixture = _Mixture(structure, scores.detach(), context)
         for _ in range(max_iterations):
             if not mixture.improve():
                 break
@@ -106,15 +106,14 @@ class _Mixture:
     up with its number. A slot without a member is not ``active`` and has weight 0.
     """
 
-    def __init__(self, structure: "Structure", scores: Tensor, lengths: Tensor | None) -> None:
+    def __init__(self, structure: "Structure", scores: Tensor, context: Context) -> None:
         self.structure, self.shape = structure, scores.shape[1:]
-        self.lengths = None if lengths is None else lengths.expand(len(scores))
+        self.context = {k: v if v.dim() else v.expand(len(scores)) for k, v in context.items()}
         every = torch.arange(len(scores), device=scores.device)
         wide = scores.double()
         z, answered = self._solve(_with_spare(wide.flatten(1)), every)
-        if hasattr(structure, "_normalise"):  # large offsets would take the digits that count
-            wide, _ = structure._normalise(wide, self.lengths)
-        self.scores = _with_spare(wide.flatten(1))
+        # Large offsets would take the digits that count.
+        self.scores = _with_spare(structure.centred(wide, **self.context).flatten(1))
         self.failed, self.open = ~answered, answered  # open: what may still improve
         self.members = _parts(z)[:, None]
         self.active = torch.ones(len(z), 1, dtype=torch.bool, device=z.device)
@@ -149,10 +148,9 @@ class _Mixture:
 
     def _solve(self, scores: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         """The best members, 0 where there is no answer; and which rows have one."""
-        lengths = None if self.lengths is None else self.lengths[rows]
-        z = self.structure.argmax(scores[:, :-1].reshape(len(rows), *self.shape), lengths).flatten(
-            1
-        )
+        context = {name: value[rows] for name, value in self.context.items()}
+        each = scores[:, :-1].reshape(len(rows), *self.shape)
+        z = self.structure.argmax(each, **context).flatten(1)
         answered = ~z.sum(1).isnan()
         return _with_spare(torch.where(answered[:, None], z, 0.0)), answered
 

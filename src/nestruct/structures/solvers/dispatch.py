@@ -16,7 +16,7 @@ from torch import Tensor
 
 from nestruct.errors import InputError
 from nestruct.structures.rows import OK, is_capturing, may_raise, raise_bad_rows
-from nestruct.structures.solvers.clock import timed
+from nestruct.structures.solvers.clock import count_solved, timed
 from nestruct.structures.solvers.edmonds import edmonds_batched, edmonds_kernel
 from nestruct.structures.solvers.eisner import eisner_batched, eisner_kernel
 from nestruct.structures.solvers.jonker_volgenant import jonker_volgenant_kernel
@@ -73,6 +73,7 @@ def _solve(
         lengths = lengths.expand(lead).reshape(-1)
     if rows.shape[0] == 0:
         return torch.empty(scores.shape, dtype=scores.dtype, device=scores.device)
+    count_solved(len(rows))
     on_cpu = rows.device.type == "cpu"
     if entry.batched is not None and not (on_cpu and entry.kernel):
         with timed() if on_cpu else nullcontext():

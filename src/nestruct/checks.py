@@ -1,0 +1,115 @@
+"""Whether an option has a value that it can have; if not, one sentence says what to change."""
+
+import dataclasses
+import difflib
+import functools
+import math
+import operator
+from collections.abc import Callable, Iterable
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from torch import Tensor
+
+from nestruct.errors import InputError
+
+
+def check_options(options: Any) -> None:
+    """Raises where an option of a dataclass is none of the values of its ``Literal``.
+
+    Example:
+        >>> @dataclasses.dataclass
+        ... class Search:
+        ...     mode: Literal["vmap", "loop"] = "vmap"
+        >>> check_options(Search(mode="map"))
+        Traceback (most recent call last):
+        nestruct.errors.InputError: Search: mode must be one of 'vmap', 'loop'; got 'map'.
+    """
+    kind: Any = type(options)
+    for name, choices in _choices(kind).items():
+        check_choice(f"{kind.__name__}: {name}", getattr(options, name), choices)
+
+
+def renamed(**names: str) -> Callable[[type], type]:
+    """A class decorator: an option by its old name is refused with the new one."""
+
+    def decorate(kind: Any) -> Any:
+        init = kind.__init__
+
+        @functools.wraps(init)
+        def refuse_old(self: Any, *values: Any, **options: Any) -> None:
+            for old, new in names.items():
+                if old in options:
+                    raise InputError(f"{kind.__name__}: the option {old} is called {new} now.")
+            init(self, *values, **options)
+
+        kind.__init__ = refuse_old
+        return kind
+
+    return decorate
+
+
+@functools.cache
+def _choices(kind: Any) -> dict[str, tuple[str, ...]]:
+    if not dataclasses.is_dataclass(kind):
+        return {}
+    hints = get_type_hints(kind)
+    names = [option.name for option in dataclasses.fields(kind) if option.init]
+    return {name: get_args(hints[name]) for name in names if get_origin(hints[name]) is Literal}
+
+
+def check_choice(what: str, value: object, allowed: Iterable[str]) -> None:
+    """Raises where an option has none of the values that it can have.
+
+    Example:
+        >>> check_choice("NES: mode", "map", ["auto", "vmap", "loop"])
+        Traceback (most recent call last):
+        nestruct.errors.InputError: NES: mode must be one of 'auto', 'vmap', 'loop'; got 'map'.
+    """
+    names = list(allowed)
+    if value not in names:
+        raise InputError(f"{what} must be one of {', '.join(map(repr, names))}; got {value!r}.")
+
+
+def check_name(what: str, name: str, known: Iterable[str]) -> None:
+    """Raises, with a suggestion, where a name is not among the known ones.
+
+    Example:
+        >>> check_name("the estimator", "NSE", ["NES", "Enumeration"])
+        Traceback (most recent call last):
+        nestruct.errors.InputError: the estimator 'NSE' is not known; did you mean 'NES'?
+    """
+    names = sorted(known)
+    if name in names:
+        return
+    lower = {candidate.lower(): candidate for candidate in names}
+    close = difflib.get_close_matches(str(name).lower(), lower, n=1, cutoff=0.5)
+    hint = f"did you mean {lower[close[0]]!r}?" if close else f"there are: {', '.join(names)}."
+    raise InputError(f"{what} {name!r} is not known; {hint}")
+
+
+def check_count(owner: str, name: str, value: int, low: int, high: int | None = None) -> int:
+    """Returns ``value`` if it is a whole number in range, else raises."""
+    try:
+        number = operator.index(value)  # numpy's integers too
+    except TypeError:
+        number = low - 1
+    if isinstance(value, bool) or number < low or (high is not None and number > high):
+        limits = f"of at least {low}" if high is None else f"from {low} to {high}"
+        raise InputError(f"{owner}: {name} must be a whole number {limits}, got {value!r}.")
+    return number
+
+
+def check_positive(owner: str, name: str, value: float) -> None:
+    """Raises unless ``value`` is a number above 0, and finite."""
+    try:
+        positive = 0 < value < math.inf
+    except TypeError:
+        positive = False
+    if not positive:
+        raise InputError(f"{owner}: {name} must be positive, got {value!r}.")
+
+
+def check_temperature(owner: str, temperature: float | Tensor) -> None:
+    """Raises unless the temperature is positive; a tensor is not looked into."""
+    if not isinstance(temperature, Tensor):
+        check_positive(owner, "temperature", temperature)

@@ -1,0 +1,66 @@
+"""What a solver sees besides scores: named tensors, one entry for each example.
+
+A context tensor's first axis is the last leading axis of the scores, the examples. Earlier leading
+axes (samples, members of a population) repeat it.
+"""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nestruct.errors import InputError
+
+Context = dict[str, Tensor]
+RESERVED = ("scores", "draws", "temperature", "k", "noise")
+
+
+def check_context(
+    owner: str,
+    context: Mapping[str, Any],
+    lead: torch.Size,
+    *,
+    takes: Collection[str] | None,
+    needs: Collection[str] = (),
+) -> Context:
+    """The context with every tensor expanded to the leading axes of the scores.
+
+    Args:
+        owner: Whose call this is, for error messages.
+        context: By name; None stands for "not given".
+        lead: The leading axes of the scores.
+        takes: The names that may come; any when None.
+        needs: The names that must come.
+
+    Raises:
+        InputError: A name is unknown or missing, or a tensor does not fit the examples.
+    """
+    given = {name: value for name, value in context.items() if value is not None}
+    for name in given:
+        if takes is not None and name not in takes:
+            there = f"it takes {', '.join(takes)}" if takes else "it takes none"
+            raise InputError(f"{owner}: the context {name!r} is not known here; {there}.")
+    for name in needs:
+        if name not in given:
+            raise InputError(
+                f"{owner}: the context {name!r} is missing; give it in model.context(batch), or as "
+                f"{name}=... in the call."
+            )
+    return {name: _expand(owner, name, value, lead) for name, value in given.items()}
+
+
+def _expand(owner: str, name: str, value: Any, lead: torch.Size) -> Tensor:
+    if not isinstance(value, Tensor):
+        raise InputError(
+            f"{owner}: the context {name!r} must be a tensor, got {type(value).__name__}; for "
+            "other objects give their numbers and look them up."
+        )
+    if not lead:  # one instance: the whole tensor is its own
+        return value
+    if value.dim() == 0 or len(value) != lead[-1]:
+        raise InputError(
+            f"{owner}: the context {name!r} has the shape {tuple(value.shape)}; its first axis "
+            f"must be the {lead[-1]} examples of the scores."
+        )
+    return value.expand(*lead, *value.shape[1:])
