@@ -20,7 +20,7 @@ from nestruct.models import mlp
 from nestruct.noise import Purpose, derive_seed
 from nestruct.training.checkpoint import read_checkpoint
 from nestruct.training.packing import pack
-from nestruct.training.parts import ESTIMATORS, OPTIMIZERS
+from nestruct.training.parts import OPTIMIZERS, PARTS
 from nestruct.training.run_folder import read_config
 
 PATTERNS = toys.bits(4, 6, seed=3)  # to be found by the four categories
@@ -69,7 +69,7 @@ class Momentum:
 
 def estimators():
     options = {"NES": {"sigma": 0.1, "population_size": 6}, "SNES": {"population_size": 6}}
-    for name, part in ESTIMATORS.items():
+    for name, part in PARTS["estimator"].items():
         if name == "DPP":  # of trees only; it has no state
             continue
         yield pytest.param(lambda part=part, name=name: part.make(**options.get(name, {})), id=name)
