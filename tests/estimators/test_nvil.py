@@ -7,8 +7,8 @@ import toys
 import nestruct
 from nestruct import NVIL, InputError, Noise
 from nestruct.training import Recipe, read_recipe, train
-from nestruct.training.checkpoint import read_checkpoint
-from nestruct.training.parts import PARTS
+from nestruct.training.recipes.parts import PARTS
+from nestruct.training.run import read_checkpoint
 
 TREE = nestruct.SpanningTree(4)
 

@@ -18,10 +18,9 @@ from nestruct.errors import NestructError
 from nestruct.estimators.base import StepReport
 from nestruct.models import mlp
 from nestruct.noise import Purpose, derive_seed
-from nestruct.training.checkpoint import read_checkpoint
-from nestruct.training.packing import pack
-from nestruct.training.parts import OPTIMIZERS, PARTS
-from nestruct.training.run_folder import read_config
+from nestruct.training.recipes.parts import OPTIMIZERS, PARTS
+from nestruct.training.run import read_checkpoint, read_config
+from nestruct.training.run.packing import pack
 
 PATTERNS = toys.bits(4, 6, seed=3)  # to be found by the four categories
 DATA, HELD_OUT = PATTERNS.repeat(10, 1), PATTERNS.repeat(5, 1)
@@ -887,7 +886,7 @@ def test_the_distance_of_the_smoothed_loss_is_measured_on_the_way():
     ],
 )
 def test_an_environment_names_no_folders(word, kept):
-    from nestruct.training.environment import _without_folder
+    from nestruct.training.run.environment import _without_folder
 
     assert _without_folder(word) == kept
 

@@ -8,7 +8,7 @@ from tyro.conf import arg
 from nestruct.cli.arguments import Flag, RunFolder
 from nestruct.errors import InputError
 from nestruct.training import evaluate_file, evaluate_run
-from nestruct.training.run_folder import finite
+from nestruct.training.run import finite
 from nestruct.wording import number
 
 

@@ -17,7 +17,7 @@ from nestruct.errors import InputError
 from nestruct.population.shard import my_rank
 from nestruct.training import FitResult, Recipe, read_config, read_recipe
 from nestruct.training import train as train_recipe
-from nestruct.training.recipe import apply_override
+from nestruct.training.recipes.recipe import apply_override
 from nestruct.wording import duration, number
 
 

@@ -32,20 +32,23 @@ from nestruct.population.shard import (
 from nestruct.training.attachment import can_count, note_attachment
 from nestruct.training.checks import check_value
 from nestruct.training.drawings import Drawings
-from nestruct.training.environment import describe_environment
 from nestruct.training.evaluate import Metrics, as_in_use, evaluate, matmul_precision
-from nestruct.training.loop import Loop, Progress
+from nestruct.training.loop import Loop
+from nestruct.training.optimizers import check_optimizer, join_parameters
 from nestruct.training.options import Training
 from nestruct.training.progress import Console, Display
-from nestruct.training.restore import (
-    check_optimizer,
+from nestruct.training.run import (
+    Progress,
+    Record,
+    RunFolder,
+    check_is_free,
     compare_configs,
+    describe_environment,
     find_best_model,
-    join_parameters,
     newest_checkpoint,
+    read_config,
     restore,
 )
-from nestruct.training.run_folder import Record, RunFolder, check_is_free, read_config
 from nestruct.training.settings import describe_call, describe_training, keep_intervals
 
 _GAP_EXAMPLES = 1000  # that the distance of the smoothed loss is measured on

@@ -15,31 +15,12 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from nestruct.errors import NestructError, check_name
 from nestruct.noise import Purpose, derive_seed
 from nestruct.population.shard import any_rank, first_rank_decides, world_size
-from nestruct.training.checkpoint import Checkpoint
 from nestruct.training.drawings import Drawings
 from nestruct.training.interrupt import catch_interrupt
 from nestruct.training.options import Training
 from nestruct.training.progress import Display
-from nestruct.training.run_folder import LOGS, Record, RunFolder
+from nestruct.training.run import Checkpoint, Progress, Record, RunFolder
 from nestruct.training.timing import Stopwatch
-
-
-@dataclass
-class Progress:
-    """Where a run is; saved with every checkpoint."""
-
-    step: int = 0
-    evaluations: int = 0
-    failed: int = 0
-    seconds: float = 0.0
-    initial: dict[str, float] | None = None
-    best: dict[str, float] | None = None
-    best_step: int | None = None
-    unimproved: int = 0  # evaluations since the best
-    test: dict[str, float] | None = None
-    reason: str | None = None  # why it ended; None while it goes on
-    threads: int = field(default_factory=torch.get_num_threads)
-    lines: dict[str, int] = field(default_factory=lambda: dict.fromkeys(LOGS, 0))
 
 
 @dataclass

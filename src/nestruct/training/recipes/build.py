@@ -2,7 +2,6 @@
 
 import dataclasses
 import logging
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -16,17 +15,22 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from nestruct.data import to_device
 from nestruct.data.sentences import collate
 from nestruct.data.treebank import read_treebank
-from nestruct.errors import InputError, NestructError, check_choice
+from nestruct.errors import InputError, NestructError
 from nestruct.models import ParserVAE
 from nestruct.noise import Purpose, derive_seed, forked_generators
 from nestruct.population.shard import first_rank_decides
 from nestruct.training.attachment import can_count, note_attachment
-from nestruct.training.checkpoint import Checkpoint, first_good
 from nestruct.training.evaluate import evaluate, matmul_precision
 from nestruct.training.fit import FitResult, Spent, fit
-from nestruct.training.parts import PARTS
-from nestruct.training.recipe import Recipe, Section, resolve_device
-from nestruct.training.run_folder import check_is_free, read_config
+from nestruct.training.recipes.parts import PARTS
+from nestruct.training.recipes.recipe import Recipe, Section, resolve_device
+from nestruct.training.run import (
+    Checkpoint,
+    check_is_free,
+    fill_model,
+    find_checkpoint,
+    read_config,
+)
 from nestruct.training.tensorboard import TensorBoard
 from nestruct.wording import number
 
@@ -92,7 +96,7 @@ def train(
     experiment = build(recipe)
     if init_from is not None:
         read_config(Path(init_from))
-        _fill(experiment.model, _find(init_from, "best")[1].model, init_from)
+        fill_model(experiment.model, find_checkpoint(init_from, "best")[1].model, init_from)
     splits = experiment.data.splits()
     first = None
     if recipe.training.num_starts > 1:
@@ -196,7 +200,7 @@ def _load(
 ) -> tuple[int, nn.Module]:
     """The step of the parameters, and the model."""
     config = read_config(Path(run))
-    _, found = _find(run, checkpoint)
+    _, found = find_checkpoint(run, checkpoint)
     if model is None:
         if "recipe" not in config:
             raise InputError(
@@ -205,7 +209,7 @@ def _load(
             )
         recipe = Recipe.from_tables(config | {"device": resolve_device(device)})
         model = _rebuild(recipe, found)
-    _fill(model, found.model, run)
+    fill_model(model, found.model, run)
     return found.step, model.to(resolve_device(device)).eval()
 
 
@@ -234,8 +238,8 @@ def evaluate_run(
     recipe = Recipe.from_tables(config | {"device": resolve_device(device)})
     data = _make("data", recipe.data)
     model = build_model(recipe, data)
-    name, found = _find(run, checkpoint)
-    _fill(model, found.model, run)
+    name, found = find_checkpoint(run, checkpoint)
+    fill_model(model, found.model, run)
     model.to(recipe.device)
     splits = data.splits()
     if split not in splits:
@@ -289,40 +293,6 @@ def _measure(recipe: Recipe, model: nn.Module, examples: Any) -> dict[str, float
             seed=derive_seed(recipe.seed, Purpose.EVALUATION),
             batch_size=recipe.training.eval_batch_size,
         )
-
-
-def _find(run: str | Path, checkpoint: str) -> tuple[str, Checkpoint]:
-    """A checkpoint of a run and its name: the last one where the best is damaged or not there."""
-    check_choice("checkpoint", checkpoint, ("best", "last"))
-    reasons: list[str] = []
-    for name in ["best", "last"] if checkpoint == "best" else ["last"]:
-        found, refused = first_good(Path(run) / "checkpoints", [name])
-        for reason in refused:
-            log.warning("Not used: %s.", reason)
-        if found is not None:
-            if name != checkpoint and found.loop.get("best_step") is not None:  # there was one
-                log.warning(
-                    "%s has no checkpoint %r that can be used: taking %r, of step %d.",
-                    *(run, checkpoint, name, found.step),
-                )
-            return name, found
-        reasons += refused
-    why = "; ".join(reasons) or "it has not saved one yet"
-    raise InputError(f"{run} has no checkpoint that can be used: {why}.")
-
-
-def _fill(model: nn.Module, state: dict[str, Any], run: str | Path) -> None:
-    try:
-        model.load_state_dict(state)
-    except RuntimeError as error:
-        # torch lists all tensors, a kind of mistake in a line: the first of them tells enough.
-        _, _, reasons = str(error).partition(":\n")
-        first = (reasons or str(error)).strip().splitlines()[0]
-        first = re.sub('", ".*', '" and others', first).rstrip(". ")
-        name = type(model).__name__
-        raise InputError(
-            f"The parameters in {run} are not those of this {name}: {first}."
-        ) from None
 
 
 def _rehearse(recipe: Recipe) -> None:
