@@ -77,7 +77,7 @@ def test_hidden_trees_are_not_compared_with(parser, tmp_path, capsys):
 
 def test_without_the_best_checkpoint_the_last_is_named_and_noted(parser, tmp_path, caplog):
     copy = shutil.copytree(parser, tmp_path / "copy")
-    file = copy / "attachment.json"
+    file = copy / "details.json"
     before = json.loads(file.read_text())["models"]
     for path in (copy / "checkpoints").glob("best*"):
         shutil.rmtree(path)

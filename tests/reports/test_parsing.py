@@ -27,7 +27,7 @@ from nestruct.reports.attachment import ARCS, SENTENCES, by_test_set, compare, l
 from nestruct.reports.published import published_tables
 from nestruct.reports.tables import Cell, Table, to_csv
 from nestruct.training import evaluate_run
-from nestruct.training.attachment import FILE
+from nestruct.training.details import FILE
 from nestruct.training.recipes.build import build
 from nestruct.training.run import fill_model, find_checkpoint
 

@@ -855,25 +855,10 @@ def test_epochs_say_how_long(tmp_path):
         train(max_steps=0, max_epochs=0)
 
 
-def test_the_distance_of_the_smoothed_loss_is_measured_on_the_way():
-    records = []
-    train(lambda: nes(), callbacks=[records.append], smoothing_gap=20)
-    gaps = [r["smoothing_gap"] for r in records if r["split"] == "validation"]
-    assert len(gaps) == 4
-    assert all(gap > 0 for gap in gaps)
-    assert not any("smoothing_gap" in r for r in records if r["split"] != "validation")
-    model = toys.vae()
-    model.encoder.eval()  # a part that somebody froze stays so
-    adam = torch.optim.Adam(model.parameters())
-    options = {"max_steps": 2, "batch_size": 8, "smoothing_gap": 20, "progress": False}
-    nestruct.fit(model, nes(), adam, DATA, validation=HELD_OUT, **options)
-    assert [model.training, model.encoder.training] == [True, False]
-    with pytest.raises(nestruct.InputError, match="needs an estimator that smooths the loss"):
-        train(nestruct.Enumeration, smoothing_gap=20)
-    with pytest.raises(nestruct.InputError, match="ScoreNES has none"):  # its sigma moves scores
-        train(nestruct.ScoreNES, smoothing_gap=20)
-    with pytest.raises(nestruct.InputError, match="must be 0 or at least 4"):
-        train(nes, smoothing_gap=2)
+@pytest.mark.parametrize("option", ["smoothing_gap", "num_starts", "start_steps"])
+def test_what_only_recipes_have_is_refused(option):
+    with pytest.raises(nestruct.InputError, match=rf"training\.{option} is for recipes"):
+        train(nes, **{option: 20})
 
 
 @pytest.mark.parametrize(

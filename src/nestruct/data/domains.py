@@ -71,9 +71,9 @@ class Domains(ABC):
         check_count(owner, "seed", self.seed, 0)
 
     @property
-    def hidden(self) -> tuple[str, ...]:
+    def hidden(self) -> dict[str, str]:
         """Splits whose trees are not told."""
-        return ("train",) if self.train_on == "target" else ()
+        return {"train": "sentences without their trees"} if self.train_on == "target" else {}
 
     @abstractmethod
     def _read(self) -> Texts:

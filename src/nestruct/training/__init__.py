@@ -7,15 +7,18 @@
 from nestruct.training.evaluate import evaluate
 from nestruct.training.fit import FitResult, fit
 from nestruct.training.options import Training
-from nestruct.training.recipes.build import (
+from nestruct.training.recipes import (
     Experiment,
+    Recipe,
     build,
     evaluate_file,
     evaluate_run,
     load,
+    read_recipe,
+    recipe_names,
+    recipe_text,
     train,
 )
-from nestruct.training.recipes.recipe import Recipe, read_recipe, recipe_names, recipe_text
 from nestruct.training.run import CheckpointError, read_config
 
 __all__ = [

@@ -14,6 +14,7 @@ from torch import Tensor
 from nestruct.data import batch_size, device_of, select_rows
 from nestruct.errors import InputError
 from nestruct.models import StructuredModel
+from nestruct.models.hooks import HasIllustrate
 from nestruct.models.structured import f1, true_structures
 from nestruct.noise import Noise
 from nestruct.training.evaluate import as_in_use
@@ -67,15 +68,12 @@ class Drawings:
         return header
 
     def line(self, step: int) -> dict[str, Any]:
-        """One line per evaluation: the most likely structures, and the model where it shows itself.
-
-        A model may have a method ``illustrate`` that gives ``prototypes`` and ``samples``; see
-        `nestruct.models.CategoricalVAE`.
-        """
-        illustrate = getattr(self.model, "illustrate", None)
+        """One line per evaluation: the most likely structures, and what the model illustrates."""
         with as_in_use(self.model):
             line = {"step": step, "map": _parts(self.model.infer(self.batch))}
-            return line if illustrate is None else line | {"model": illustrate()}
+            if isinstance(self.model, HasIllustrate):
+                line["model"] = self.model.illustrate()
+            return line
 
     def _references(self, z: Tensor) -> dict[str, dict[str, float]]:
         """The F1 of what needs no learning, over all examples: of noise alone, and of baselines."""

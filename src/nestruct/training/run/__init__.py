@@ -6,31 +6,21 @@ Nothing here knows how a model is trained; the loop says what to write and when.
 from nestruct.training.run.checkpoint import Checkpoint, CheckpointError, read_checkpoint
 from nestruct.training.run.environment import describe_environment
 from nestruct.training.run.folder import RunFolder, check_is_free, finite, read_config
-from nestruct.training.run.restore import (
-    compare_configs,
-    fill_model,
-    find_best_model,
-    find_checkpoint,
-    newest_checkpoint,
-    restore,
-)
-from nestruct.training.run.state import Progress, Record
+from nestruct.training.run.restore import fill_model, find_checkpoint
+from nestruct.training.run.session import Session
+from nestruct.training.run.state import Record
 
 __all__ = [
     "Checkpoint",
     "CheckpointError",
-    "Progress",
     "Record",
     "RunFolder",
+    "Session",
     "check_is_free",
-    "compare_configs",
     "describe_environment",
     "fill_model",
-    "find_best_model",
     "find_checkpoint",
     "finite",
-    "newest_checkpoint",
     "read_checkpoint",
     "read_config",
-    "restore",
 ]
