@@ -1,4 +1,4 @@
-"""What a model may define, as training uses it."""
+"""What a model may define, as training uses it: ``after_step`` and ``details``."""
 
 import json
 
@@ -12,12 +12,51 @@ from nestruct.training.run import read_checkpoint
 DATA, HELD_OUT = toys.bits(32, 6), toys.bits(8, 6, seed=1)
 
 
+class Decaying(nestruct.StructuredVAE):
+    """Pulls its weights to zero after each step, and forgets the momentum of every other one."""
+
+    def after_step(self, step, optimizer):
+        self.seen = [*getattr(self, "seen", []), step]
+        with torch.no_grad():
+            for parameter in self.parameters():
+                parameter *= 1 - 0.1 / (1 + step)
+                if step % 2:
+                    optimizer.state[parameter]["exp_avg"].zero_()
+
+
+def decaying() -> nestruct.StructuredVAE:
+    plain = toys.vae()
+    return Decaying(plain.encoder, plain.decoder, plain.structure)
+
+
 def fit(model, **options):
     adam = torch.optim.Adam(model.parameters(), lr=0.02)
     nes = nestruct.NES(sigma=0.1, population_size=6, mode="vmap")
     options = {"max_steps": 6, "batch_size": 8, "progress": False} | options
     nestruct.fit(model, nes, adam, DATA, **options)
     return model, adam
+
+
+def test_after_step_follows_every_step_of_the_optimizer():
+    model, adam = fit(decaying())
+    assert model.seen == [0, 1, 2, 3, 4, 5]
+    weight = model.encoder[0].weight
+    assert not adam.state[weight]["exp_avg"].any()  # of step 5
+    assert adam.state[weight]["exp_avg_sq"].all()
+    without, _ = fit(toys.vae())
+    assert weight.norm() < 0.9 * without.encoder[0].weight.norm()
+
+
+def test_a_resumed_run_repeats_after_step(tmp_path):
+    whole, _ = fit(decaying(), run=tmp_path / "whole")
+    fit(decaying(), run=tmp_path / "cut", max_steps=3)
+    again, _ = fit(decaying(), run=tmp_path / "cut", resume=True)
+    assert again.seen == [3, 4, 5]
+    for one, two in zip(whole.parameters(), again.parameters(), strict=True):
+        assert torch.equal(one, two)
+    saved = [read_checkpoint(tmp_path / name / "checkpoints/last") for name in ("whole", "cut")]
+    for one, two in zip(*(c.optimizer["optimizer"]["state"].values() for c in saved), strict=True):
+        assert all(torch.equal(one[key], two[key]) for key in one)
 
 
 class Detailed(nestruct.StructuredVAE):

@@ -12,6 +12,7 @@ from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from nestruct.errors import NestructError, check_name
+from nestruct.models.hooks import HasAfterStep
 from nestruct.noise import Purpose, derive_seed
 from nestruct.population.shard import any_rank, first_rank_decides, world_size
 from nestruct.training.details import note_details
@@ -66,6 +67,8 @@ class Loop:
                 batch = self.minibatch(now.step)
                 report = self.estimator.backward(self.model, batch, seed=self.seed, step=now.step)
                 self.optimizer.step()
+                if isinstance(self.model, HasAfterStep):
+                    self.model.after_step(now.step, self.optimizer)
                 if self.scheduler is not None and not self._on_plateau:
                     self._schedule()
                 now.step += 1
