@@ -14,7 +14,7 @@ from pathlib import Path
 
 from nestruct.reports import read_run
 
-FILES = ("config.toml", "environment.json", "metrics.jsonl", "details.json")
+FILES = ("config.toml", "environment.json", "metrics.jsonl", "details.json", "attachment.json")
 PRIVATE = "treebanks"  # the data whose words stay where they are
 
 
