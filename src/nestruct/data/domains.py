@@ -71,9 +71,9 @@ class Domains(ABC):
         check_count(owner, "seed", self.seed, 0)
 
     @property
-    def hidden(self) -> dict[str, str]:
+    def hidden(self) -> tuple[str, ...]:
         """Splits whose trees are not told."""
-        return {"train": "sentences without their trees"} if self.train_on == "target" else {}
+        return ("train",) if self.train_on == "target" else ()
 
     @abstractmethod
     def _read(self) -> Texts:

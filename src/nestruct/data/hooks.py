@@ -121,6 +121,6 @@ class HasHidden(Protocol):
     """
 
     @property
-    def hidden(self) -> Mapping[str, str]:
-        """By the name of a split, what it has: ``sentences without their trees``."""
+    def hidden(self) -> tuple[str, ...]:
+        """Names of splits."""
         ...

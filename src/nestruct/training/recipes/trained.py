@@ -82,12 +82,12 @@ def evaluate_run(
     splits = data.splits()
     if split not in splits:
         raise InputError(f"The data of {run} have no {split} split; there are {', '.join(splits)}.")
-    hidden = data.hidden if isinstance(data, HasHidden) else {}
+    hidden = data.hidden if isinstance(data, HasHidden) else ()
     if split in hidden:
         told = " or ".join(name for name in splits if name not in hidden)
         raise InputError(
-            f"The {split} split of {run} has {hidden[split]}, so there is nothing to compare with; "
-            f"say --split {told}."
+            f"The {split} split of {run} does not tell its true structures (sentences come without "
+            f"their trees, say), so there is nothing to compare with; say --split {told}."
         )
     examples = to_device(splits[split], torch.device(recipe.device))
     values = measure(recipe, model, examples)
