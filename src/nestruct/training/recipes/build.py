@@ -19,7 +19,7 @@ from nestruct.training.recipes.recipe import Recipe, Section
 class Experiment:
     """What a recipe describes, built."""
 
-    data: DataSet
+    data: Any  # a DataSet, and what its models are built from
     model: nn.Module
     estimator: Any
     optimizer: torch.optim.Optimizer
