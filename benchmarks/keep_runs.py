@@ -3,7 +3,7 @@
     python benchmarks/keep_runs.py RUNS RESULTS
 
 Every run folder below RUNS that was tested goes to the same place below RESULTS: ``config.toml``,
-``environment.json``, ``metrics.jsonl``, ``attachment.json``, and of ``structures.jsonl`` the first
+``environment.json``, ``metrics.jsonl``, ``details.json``, and of ``structures.jsonl`` the first
 evaluation and the one whose model was kept. The licences of treebanks do not let their sentences be
 passed on with these files: words are left out, and trees are drawn over relations.
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from nestruct.reports import read_run
 
-FILES = ("config.toml", "environment.json", "metrics.jsonl", "attachment.json")
+FILES = ("config.toml", "environment.json", "metrics.jsonl", "details.json", "attachment.json")
 PRIVATE = "treebanks"  # the data whose words stay where they are
 
 

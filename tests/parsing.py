@@ -55,6 +55,6 @@ def as_table_2(runs: Mapping[str, Path], folder: Path, source: str, target: str)
         data = f'name = "treebanks"\nsource = "{source}"\ntarget = "{target}"\n'
         (folder / name).mkdir(parents=True)
         (folder / name / "config.toml").write_text(config.replace(line, data))
-        for file in ("metrics.jsonl", "environment.json", "structures.jsonl", "attachment.json"):
+        for file in ("metrics.jsonl", "environment.json", "structures.jsonl", "details.json"):
             (folder / name / file).write_bytes((run / file).read_bytes())
     return folder

@@ -4,6 +4,7 @@ import json
 import re
 from importlib import import_module
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 import torch
@@ -78,6 +79,16 @@ def test_every_public_name_has_a_place_in_the_api_pages():
 def test_every_verb_is_described():
     text = PAGES["docs/command-line.md"].read_text()
     assert [verb for verb in VERBS if f"`nestruct {verb}" not in text] == []
+
+
+@pytest.mark.parametrize("room", ["models", "data"])
+def test_every_hook_has_its_line(room):
+    module = import_module(f"nestruct.{room}.hooks")
+    text = PAGES["docs/hooks.md"].read_text()
+    own = [name for name, value in vars(module).items() if value.__class__ is type(Protocol)]
+    missing = [name for name in own if name != "Protocol" and f"`{name}` |" not in text]
+    assert len(own) > 5
+    assert missing == []
 
 
 def test_recipes_and_files_that_are_named_exist():

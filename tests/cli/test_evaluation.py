@@ -57,6 +57,14 @@ def test_options_that_would_be_ignored_are_refused(words, message, capsys):
     assert len(err.splitlines()) == 1
 
 
+def test_a_model_that_reads_no_files_says_so(tmp_path, capsys):
+    sizes = [f"data.num_{split}=8" for split in ("train", "validation", "test")]
+    assert run("train", "categorical-tiny", *sizes, "--max-steps", 0, "--run", tmp_path / "a") == 0
+    status, _, err = said(capsys, "evaluate", tmp_path / "a", "--file", tmp_path / "own.conllu")
+    assert status == 1
+    assert "holds a CategoricalVAE, which reads no files" in err
+
+
 def test_nothing_to_attach_is_no_share_of_zero(parser, tmp_path, capsys):
     (tmp_path / "own.conllu").write_text("1\t.\t.\tPUNCT\t_\t_\t0\troot\t_\t_\n\n")
     status, out, _ = said(capsys, "evaluate", parser, "--file", tmp_path / "own.conllu")
@@ -77,7 +85,7 @@ def test_hidden_trees_are_not_compared_with(parser, tmp_path, capsys):
 
 def test_without_the_best_checkpoint_the_last_is_named_and_noted(parser, tmp_path, caplog):
     copy = shutil.copytree(parser, tmp_path / "copy")
-    file = copy / "attachment.json"
+    file = copy / "details.json"
     before = json.loads(file.read_text())["models"]
     for path in (copy / "checkpoints").glob("best*"):
         shutil.rmtree(path)

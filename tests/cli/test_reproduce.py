@@ -11,7 +11,7 @@ from nestruct.cli.queue import Ended, Job, cores, run_jobs
 from nestruct.errors import InputError
 from nestruct.reports.published import published_tables
 from nestruct.training import Recipe, read_recipe
-from nestruct.training.plan import estimate, plan_names, read_plan
+from nestruct.training.recipes.plan import estimate, plan_names, read_plan
 from nestruct.wording import duration
 
 

@@ -7,8 +7,8 @@ import toys
 import nestruct
 from nestruct import NVIL, InputError, Noise
 from nestruct.training import Recipe, read_recipe, train
-from nestruct.training.checkpoint import read_checkpoint
-from nestruct.training.parts import ESTIMATORS
+from nestruct.training.recipes.parts import PARTS
+from nestruct.training.run import read_checkpoint
 
 TREE = nestruct.SpanningTree(4)
 
@@ -176,7 +176,7 @@ def test_a_recipe_with_a_scheduler(tmp_path):
     assert state["network"]["0.weight"].shape == (5, 5 * 10 * 2)
     assert state["network"]["2.bias"].abs().sum() > 0  # it was stepped
     assert state["variance"] > 0
-    assert "baseline" not in ESTIMATORS["NVIL"].parameters()
+    assert "baseline" not in PARTS["estimator"]["NVIL"].parameters()
 
 
 def test_mistakes():

@@ -27,8 +27,9 @@ from nestruct.reports.attachment import ARCS, SENTENCES, by_test_set, compare, l
 from nestruct.reports.published import published_tables
 from nestruct.reports.tables import Cell, Table, to_csv
 from nestruct.training import evaluate_run
-from nestruct.training.attachment import FILE
-from nestruct.training.experiment import _fill, _find, build
+from nestruct.training.details import FILE
+from nestruct.training.recipes.build import build
+from nestruct.training.run import fill_model, find_checkpoint
 
 pages = importlib.import_module("reports.pages")
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -79,7 +80,7 @@ SETTINGS = ("freeze_decoder=true", "freeze_decoder=false", "divergence=gibbs", "
 def test_every_method_trains_with_a_frozen_decoder_and_with_its_own(trained, name, setting):
     experiment = build(small_recipe(f"table2-{name}", f"model.{setting}"))
     start = trained["decoder"]
-    _fill(experiment.model, _find(start, "best")[1].model, start)
+    fill_model(experiment.model, find_checkpoint(start, "best")[1].model, start)
     before = {key: value.clone() for key, value in experiment.model.named_parameters()}
     batch = experiment.data.splits()["train"].minibatches(8, 0)(0)
     report = experiment.estimator.backward(experiment.model, batch, seed=0, step=0)

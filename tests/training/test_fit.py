@@ -18,10 +18,9 @@ from nestruct.errors import NestructError
 from nestruct.estimators.base import StepReport
 from nestruct.models import mlp
 from nestruct.noise import Purpose, derive_seed
-from nestruct.training.checkpoint import read_checkpoint
-from nestruct.training.packing import pack
-from nestruct.training.parts import ESTIMATORS, OPTIMIZERS
-from nestruct.training.run_folder import read_config
+from nestruct.training.recipes.parts import OPTIMIZERS, PARTS
+from nestruct.training.run import read_checkpoint, read_config
+from nestruct.training.run.packing import pack
 
 PATTERNS = toys.bits(4, 6, seed=3)  # to be found by the four categories
 DATA, HELD_OUT = PATTERNS.repeat(10, 1), PATTERNS.repeat(5, 1)
@@ -39,8 +38,10 @@ def crash_at(step: int):
     return callback
 
 
-class Momentum:
+class Momentum(nestruct.estimators.Estimator):
     """An estimator with state of every kind: a running mean, a counter, a parameter of its own."""
+
+    kind = "exact"
 
     def __init__(self) -> None:
         self.mean = torch.zeros((), dtype=torch.float64)
@@ -57,19 +58,17 @@ class Momentum:
         self.mean, self.calls = state["mean"], state["calls"]
         self.offset.data.copy_(state["offset"])
 
-    def backward(self, model, batch, *, seed, step=0):
+    def estimate(self, model, layout, batch, noise):
         self.calls += 1
-        report = nestruct.Enumeration().backward(model, batch, seed=seed, step=step)
-        self.mean = 0.9 * self.mean + 0.1 * report.loss
-        for parameter in model.parameters():
-            parameter.grad *= 1 + 0.01 * self.mean + self.offset.detach()
-        self.offset.grad = self.mean * 1e-2
-        return report
+        exact, stats = nestruct.Enumeration().estimate(model, layout, batch, noise)
+        self.mean = 0.9 * self.mean + 0.1 * stats["loss"]
+        factor = 1 + 0.01 * self.mean + self.offset.detach()
+        return [*(gradient * factor for gradient in exact), self.mean * 1e-2], stats
 
 
 def estimators():
     options = {"NES": {"sigma": 0.1, "population_size": 6}, "SNES": {"population_size": 6}}
-    for name, part in ESTIMATORS.items():
+    for name, part in PARTS["estimator"].items():
         if name == "DPP":  # of trees only; it has no state
             continue
         yield pytest.param(lambda part=part, name=name: part.make(**options.get(name, {})), id=name)
@@ -628,7 +627,7 @@ def test_data_can_be_a_function_of_the_step():
     model = toys.vae()
     adam = torch.optim.Adam(model.parameters())
     nestruct.fit(model, nes(), adam, minibatch, max_steps=3, progress=False)
-    assert seen == [0, 1, 2]
+    assert seen == [0, 0, 1, 2]  # the first one also for the estimator to look at
 
 
 def test_members_that_fail_are_counted(tmp_path):
@@ -856,25 +855,10 @@ def test_epochs_say_how_long(tmp_path):
         train(max_steps=0, max_epochs=0)
 
 
-def test_the_distance_of_the_smoothed_loss_is_measured_on_the_way():
-    records = []
-    train(lambda: nes(), callbacks=[records.append], smoothing_gap=20)
-    gaps = [r["smoothing_gap"] for r in records if r["split"] == "validation"]
-    assert len(gaps) == 4
-    assert all(gap > 0 for gap in gaps)
-    assert not any("smoothing_gap" in r for r in records if r["split"] != "validation")
-    model = toys.vae()
-    model.encoder.eval()  # a part that somebody froze stays so
-    adam = torch.optim.Adam(model.parameters())
-    options = {"max_steps": 2, "batch_size": 8, "smoothing_gap": 20, "progress": False}
-    nestruct.fit(model, nes(), adam, DATA, validation=HELD_OUT, **options)
-    assert [model.training, model.encoder.training] == [True, False]
-    with pytest.raises(nestruct.InputError, match="needs an estimator that smooths the loss"):
-        train(nestruct.Enumeration, smoothing_gap=20)
-    with pytest.raises(nestruct.InputError, match="ScoreNES has none"):  # its sigma moves scores
-        train(nestruct.ScoreNES, smoothing_gap=20)
-    with pytest.raises(nestruct.InputError, match="must be 0 or at least 4"):
-        train(nes, smoothing_gap=2)
+@pytest.mark.parametrize("option", ["smoothing_gap", "num_starts", "start_steps"])
+def test_what_only_recipes_have_is_refused(option):
+    with pytest.raises(nestruct.InputError, match=rf"training\.{option} is for recipes"):
+        train(nes, **{option: 20})
 
 
 @pytest.mark.parametrize(
@@ -887,7 +871,7 @@ def test_the_distance_of_the_smoothed_loss_is_measured_on_the_way():
     ],
 )
 def test_an_environment_names_no_folders(word, kept):
-    from nestruct.training.environment import _without_folder
+    from nestruct.training.run.environment import _without_folder
 
     assert _without_folder(word) == kept
 

@@ -6,7 +6,7 @@ import toys
 
 import nestruct
 from nestruct.training import Recipe, read_recipe, train
-from nestruct.training.checkpoint import read_checkpoint
+from nestruct.training.run import read_checkpoint
 
 pytestmark = pytest.mark.cuda
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from safetensors.numpy import load_file
 
-from nestruct.training.checkpoint import read_checkpoint
+from nestruct.training.run import read_checkpoint
 
 RECIPE = """
 title = "For the kill test"

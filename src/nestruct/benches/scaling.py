@@ -30,7 +30,7 @@ from nestruct.data import to_device
 from nestruct.errors import InputError
 from nestruct.files import write_whole
 from nestruct.structures.solvers import solver_seconds
-from nestruct.training.environment import describe_environment
+from nestruct.training.run import describe_environment
 from nestruct.wording import duration
 
 SIZES = tuple(range(10, 251, 10))

@@ -11,7 +11,7 @@ from nestruct.benches.scaling_figure import draw_scaling
 from nestruct.benches.scaling_summary import Record
 from nestruct.cli.arguments import check_word
 from nestruct.errors import InputError
-from nestruct.training.recipe import resolve_device
+from nestruct.training.recipes import resolve_device
 
 NAMES = ("scaling",)
 

@@ -8,7 +8,7 @@ from tyro.conf import arg
 from nestruct.cli.arguments import Flag, RunFolder
 from nestruct.errors import InputError
 from nestruct.training import evaluate_file, evaluate_run
-from nestruct.training.run_folder import finite
+from nestruct.training.run import finite
 from nestruct.wording import number
 
 
@@ -20,7 +20,7 @@ def evaluate(
         Literal["train", "validation", "test"] | None,
         arg(metavar="{train,validation,test}", help_behavior_hint="(default: test)"),
     ] = None,
-    file: Annotated[str | None, arg(metavar="FILE.conllu", help_behavior_hint="")] = None,
+    file: Annotated[str | None, arg(metavar="FILE", help_behavior_hint="")] = None,
     skip_bad: Flag = False,
     checkpoint: Literal["best", "last"] = "best",
     device: Annotated[str, arg(metavar="D")] = "auto",
@@ -31,8 +31,9 @@ def evaluate(
     Args:
         run: A run folder.
         split: Which examples.
-        file: Of a parser: compare with the trees of this file instead, plain or gzip.
-        skip_bad: Leave malformed sentences of the file out, and count them.
+        file: Examples to compare with instead, where the model reads files (a parser: CoNLL-U,
+            plain or gzip).
+        skip_bad: Leave malformed examples of the file out, and count them.
         checkpoint: Which parameters: best on validation, or last.
         device: auto, cpu, cuda or cuda:1.
         as_json: Print one JSON object instead of lines.
@@ -40,7 +41,7 @@ def evaluate(
     if file is not None and split is not None:
         raise InputError(f"--file is compared with instead of a split: leave out --split {split}.")
     if file is None and skip_bad:
-        raise InputError("--skip-bad is about the sentences of a file: say which with --file.")
+        raise InputError("--skip-bad is about the examples of a file: say which with --file.")
     split = split or "test"
     kept = {"checkpoint": checkpoint, "device": device}
     if file is None:

@@ -27,8 +27,8 @@ from nestruct.reports import (
     write_page,
 )
 from nestruct.training import Recipe, build, read_recipe
-from nestruct.training.plan import Plan, estimate, plan_names, read_plan
-from nestruct.training.recipe import resolve_device
+from nestruct.training.recipes import resolve_device
+from nestruct.training.recipes.plan import Plan, estimate, plan_names, read_plan
 from nestruct.wording import duration
 
 _SCALING = "figure2"

@@ -17,7 +17,7 @@ from nestruct.errors import InputError
 from nestruct.population.shard import my_rank
 from nestruct.training import FitResult, Recipe, read_config, read_recipe
 from nestruct.training import train as train_recipe
-from nestruct.training.recipe import apply_override
+from nestruct.training.recipes import apply_override
 from nestruct.wording import duration, number
 
 
@@ -74,7 +74,6 @@ def train(
         raise InputError(f"Say where to: nestruct train {recipe} --run DIR.")
     else:
         tables, folder = read_recipe(recipe, overrides), run
-        _say_what_is_missing(recipe, tables, init_from)
     if seed is not None:
         tables["seed"] = seed
     if max_steps is not None:
@@ -145,22 +144,3 @@ def _check_schedule(tables: dict[str, Any], max_steps: int) -> None:
             "scheduler.T_max, the steps that the run was to have at first.",
             flush=True,
         )
-
-
-def _say_what_is_missing(recipe: str, tables: dict[str, Any], init_from: Path | None) -> None:
-    """A parser is trained in three phases, and each goes on with what the one before it learnt."""
-    objective = tables.get("model", {}).get("objective")
-    if init_from is None and objective in ("decoder", "vae"):
-        print(
-            f"{recipe} goes on with what another run learnt, and none is named: it starts from "
-            "nothing. Is --init-from DIR missing?",
-            flush=True,
-        )
-    elif init_from is not None and objective == "vae":
-        before = read_config(init_from).get("model", {}).get("objective")
-        if before == "parser":
-            print(
-                f"{init_from} trained a parser, no decoder, so {recipe} starts with a random one. "
-                "Is the phase between missing, decoder-source?",
-                flush=True,
-            )

@@ -1,12 +1,13 @@
 """A batch: a tensor, or a tuple, dict or dataclass of tensors with the examples first."""
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sized
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from nestruct.data.hooks import HasSelectRows, HasSlices, HasTo
 from nestruct.errors import InputError
 
 
@@ -22,15 +23,15 @@ def select_rows(batch: Any, index: Tensor) -> Any:
     """
     if isinstance(batch, Tensor):
         return batch[index]
-    if hasattr(batch, "select_rows"):
+    if isinstance(batch, HasSelectRows):
         return batch.select_rows(index)
     return _rebuild(batch, lambda item: select_rows(item, index))
 
 
 def batch_size(batch: Any) -> int:
     """The number of examples; raises when the tensors of a batch disagree."""
-    if hasattr(batch, "select_rows"):
-        if not hasattr(batch, "__len__"):
+    if isinstance(batch, HasSelectRows):
+        if not isinstance(batch, Sized):
             raise InputError(f"{type(batch).__name__} has select_rows but no __len__; give it one.")
         return len(batch)
     sizes: list[int] = []
@@ -54,7 +55,7 @@ def slices(batch: Any, size: int) -> Iterator[tuple[Tensor, Any]]:
 
     A type of its own may define ``slices(size)`` and choose the order; that is then used.
     """
-    if hasattr(batch, "slices"):
+    if isinstance(batch, HasSlices):
         yield from batch.slices(size)
         return
     count, device = batch_size(batch), device_of(batch)
@@ -97,13 +98,15 @@ def device_of(batch: Any) -> torch.device:
         devices.append(tensor.device)
         return tensor
 
-    if not hasattr(batch, "select_rows"):
+    if not isinstance(batch, HasSelectRows):
         map_tensors(batch, note)
     return devices[0] if devices else torch.device("cpu")
 
 
 def to_device(batch: Any, device: torch.device) -> Any:
     """The batch on a device; a type of its own may define ``to(device)``."""
-    if hasattr(batch, "to"):
+    if isinstance(batch, HasTo):
         return batch.to(device)
-    return batch if hasattr(batch, "select_rows") else map_tensors(batch, lambda t: t.to(device))
+    if isinstance(batch, HasSelectRows):
+        return batch
+    return map_tensors(batch, lambda tensor: tensor.to(device))

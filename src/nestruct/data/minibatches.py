@@ -1,18 +1,20 @@
 """Which examples a step sees: a function of seed and step, so nothing has to be saved."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from nestruct.data.batch import batch_size, device_of, select_rows
+from nestruct.data.hooks import HasMinibatches
 from nestruct.errors import InputError
 from nestruct.noise import Purpose, derive_seed
 
 
-def make_minibatches(data: Any, size: int | None, seed: int) -> "Minibatches":
+def make_minibatches(data: Any, size: int | None, seed: int) -> Callable[[int], Any]:
     """Minibatches of some data; a type of its own may define ``minibatches(size, seed)``."""
-    if hasattr(data, "minibatches"):
+    if isinstance(data, HasMinibatches):
         return data.minibatches(size, seed)
     return Minibatches(data, size=size, seed=seed)
 

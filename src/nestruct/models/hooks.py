@@ -86,7 +86,8 @@ class HasAfterStep(Protocol):
 
     `nestruct.fit` calls it after every step of the optimizer and before its scheduler's, with the
     number of that step, from 0 on. Without it, nothing happens. What it keeps for later steps
-    belongs into buffers or the optimizer's state, which checkpoints hold.
+    belongs into buffers or the optimizer's state, which checkpoints hold. Every process calls it
+    and must do the same.
     """
 
     def after_step(self, step: int, optimizer: torch.optim.Optimizer) -> None:

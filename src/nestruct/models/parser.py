@@ -5,6 +5,8 @@ tree. Trained in phases: the parser on trees, the decoder on trees, then both, o
 on sentences without trees.
 """
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -15,6 +17,8 @@ from nestruct.checks import check_choice, check_count
 from nestruct.data import Sentences, Vocabulary
 from nestruct.errors import InputError
 from nestruct.models.dependency import ArcParser, TreeLanguageModel
+from nestruct.models.parser_details import count_attached
+from nestruct.models.parser_files import read_sentences
 from nestruct.models.parser_population import case_log_likelihood, heads_of, population_losses
 from nestruct.models.structured import StructuredModel, are_hard, overrides_nothing
 from nestruct.noise import Noise
@@ -230,6 +234,29 @@ class ParserVAE(StructuredModel):
             "las_all": (labelled.sum(1), batch.lengths),
             "nll": (nll, batch.lengths),
         }
+
+    @torch.no_grad()
+    def details(self, batch: Sentences) -> dict[str, Any]:
+        """How many words of each sentence are attached rightly; see `count_attached`."""
+        return count_attached(self, batch)
+
+    def read_file(self, file: str | Path, *, skip_bad: bool = False) -> Sentences:
+        """The sentences of a CoNLL-U file, with their trees."""
+        return read_sentences(file, self.vocabulary, skip_bad=skip_bad)
+
+    def needs_start(self, start: Mapping[str, Any] | None) -> str | None:
+        """Which phase is missing: each goes on with what the one before it learnt."""
+        if start is None and self.objective != "parser":
+            return (
+                f"The objective {self.objective!r} goes on with what another run learnt, and none "
+                "is named: it starts from nothing. Is --init-from DIR missing?"
+            )
+        if start is not None and self.objective == "vae" and start.get("objective") == "parser":
+            return (
+                "The run to start from trained a parser, no decoder, so this one starts with a "
+                "random one. Is the phase between missing, decoder-source?"
+            )
+        return None
 
     def get_extra_state(self) -> dict[str, Any]:
         """The vocabulary, which a checkpoint keeps: a run needs no data to parse."""

@@ -1,7 +1,7 @@
 """From run folders to something to look at: one HTML page that opens without a network.
 
 Everything here is made from run files only (``config.toml``, ``metrics.jsonl``,
-``environment.json``, ``structures.jsonl``, ``attachment.json``), so a page can be redrawn where
+``environment.json``, ``structures.jsonl``, ``details.json``), so a page can be redrawn where
 nothing was trained: no torch, no model, no plotting library. ``runs.py`` reads folders,
 ``groups.py`` finds repeats, ``methods.py``, ``comparison.py`` (Table 1), ``parsing.py`` (Table 2),
 ``sizes.py`` (Table 3), ``attachment.py`` and ``scoreboard.py`` make tables, ``page.py`` writes the

@@ -179,7 +179,7 @@ def read_run(path: str | Path) -> Run:
         _object(path / "environment.json"),
         scene,
         frames,
-        _attachment(path / "attachment.json"),
+        _attachment(path / "details.json") or _attachment(path / "attachment.json"),
         _loop(path / "checkpoints"),
     )
     if run.option("model.variance") == PUBLISHED_VARIANCE:
@@ -262,7 +262,7 @@ def _object(file: Path) -> Record:
 
 def _attachment(file: Path) -> Record | None:
     found = _object(file)
-    if not found:
+    if "arcs" not in found:  # none, or details of another model
         return None
     lists = [found.get(key) for key in ("words", "scored", "arcs")]
     sizes = {key: len(value) for key, value in found.items() if isinstance(value, list)}

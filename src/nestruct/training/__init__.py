@@ -4,20 +4,22 @@
 `load`, reports and a resumed training read.
 """
 
-from nestruct.training.checkpoint import CheckpointError
 from nestruct.training.evaluate import evaluate
-from nestruct.training.experiment import (
+from nestruct.training.fit import FitResult, fit
+from nestruct.training.options import Training
+from nestruct.training.recipes import (
     Experiment,
+    Recipe,
     build,
     evaluate_file,
     evaluate_run,
     load,
+    read_recipe,
+    recipe_names,
+    recipe_text,
     train,
 )
-from nestruct.training.fit import FitResult, fit
-from nestruct.training.options import Training
-from nestruct.training.recipe import Recipe, read_recipe, recipe_names, recipe_text
-from nestruct.training.run_folder import read_config
+from nestruct.training.run import CheckpointError, read_config
 
 __all__ = [
     "CheckpointError",

@@ -14,8 +14,10 @@ from torch import Tensor
 from nestruct.data import batch_size, device_of, select_rows
 from nestruct.errors import InputError
 from nestruct.models import StructuredModel
+from nestruct.models.hooks import HasIllustrate
 from nestruct.models.structured import f1, true_structures
 from nestruct.noise import Noise
+from nestruct.structures import BlackBox
 from nestruct.training.evaluate import as_in_use
 
 MAX_EXAMPLES = 12
@@ -48,7 +50,7 @@ class Drawings:
         """The first line."""
         structure = self.model.structure
         options = {k: v for k, v in vars(structure).items() if isinstance(v, int)}
-        shape = getattr(structure, "shape", None)
+        shape = structure.part_shape if isinstance(structure, BlackBox) else None
         with as_in_use(self.model):
             z = self.model.infer(self.batch)
         truth = true_structures(self.batch, z)
@@ -67,15 +69,12 @@ class Drawings:
         return header
 
     def line(self, step: int) -> dict[str, Any]:
-        """One line per evaluation: the most likely structures, and the model where it shows itself.
-
-        A model may have a method ``illustrate`` that gives ``prototypes`` and ``samples``; see
-        `nestruct.models.CategoricalVAE`.
-        """
-        illustrate = getattr(self.model, "illustrate", None)
+        """One line per evaluation: the most likely structures, and what the model illustrates."""
         with as_in_use(self.model):
             line = {"step": step, "map": _parts(self.model.infer(self.batch))}
-            return line if illustrate is None else line | {"model": illustrate()}
+            if isinstance(self.model, HasIllustrate):
+                line["model"] = self.model.illustrate()
+            return line
 
     def _references(self, z: Tensor) -> dict[str, dict[str, float]]:
         """The F1 of what needs no learning, over all examples: of noise alone, and of baselines."""

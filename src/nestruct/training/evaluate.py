@@ -12,10 +12,11 @@ from nestruct.checks import check_count
 from nestruct.data import batch_size as num_examples
 from nestruct.data import device_of, slices
 from nestruct.errors import InputError
+from nestruct.models.hooks import HasLoss, HasMetrics
 from nestruct.noise import Noise, derive_seed, forked_generators
 from nestruct.structures import nan_rows
 
-RESERVED = ("step", "split", "best_step", "evaluations", "timing")
+RESERVED = ("step", "split", "best_step", "evaluations", "decoded", "solved", "timing")
 Metrics = Callable[[nn.Module, Any, Noise], dict[str, Any]]
 
 
@@ -49,7 +50,7 @@ def evaluate(
         >>> sorted(nestruct.evaluate(vae, torch.ones(5, 6)))
         ['loss']
     """
-    measure = _default_metrics if metrics is None else metrics
+    measure = default_metrics if metrics is None else metrics
     count, device = num_examples(data), device_of(data)
     batch_size = check_count("evaluate", "batch_size", batch_size, 1)
     if count == 0:
@@ -81,14 +82,15 @@ def as_in_use(model: nn.Module) -> Iterator[None]:
             module.training = training
 
 
-def _default_metrics(model: nn.Module, batch: Any, noise: Noise) -> dict[str, Any]:
-    if callable(getattr(model, "metrics", None)):
-        return model.metrics(batch, noise)  # type: ignore[operator]
-    if not callable(getattr(model, "loss", None)):
+def default_metrics(model: nn.Module, batch: Any, noise: Noise) -> dict[str, Any]:
+    """What a model's own ``metrics`` give, or its loss."""
+    if isinstance(model, HasMetrics):
+        return model.metrics(batch, noise)
+    if not isinstance(model, HasLoss):
         raise InputError(
             f"{type(model).__name__} cannot be evaluated: it has no loss(batch, noise) -> [batch]."
         )
-    return {"loss": model.loss(batch, noise)}  # type: ignore[operator]
+    return {"loss": model.loss(batch, noise)}
 
 
 def _check(values: Any, examples: int) -> None:

@@ -4,11 +4,9 @@ Every draw comes from (seed, step), the order of the data too, so a checkpoint n
 state, and a run that was killed and resumed ends in the same bits as one that was not.
 """
 
-import contextlib
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,47 +15,48 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from nestruct.checks import check_name
-from nestruct.data import batch_size, make_minibatches, select_rows, to_device
+from nestruct.data import make_minibatches, to_device
+from nestruct.data.hooks import HasStepsPerEpoch
 from nestruct.errors import InputError
-from nestruct.estimators.nes import NES
-from nestruct.estimators.smoothing import smoothing_gap
+from nestruct.estimators import Estimator
 from nestruct.models import StructuredModel
 from nestruct.noise import Purpose, derive_seed, forked_generators
-from nestruct.population.shard import (
-    first_rank_decides,
-    my_rank,
-    share_model,
-    wait_for_all,
-    world_size,
-)
-from nestruct.training.attachment import can_count, note_attachment
+from nestruct.population.shard import my_rank, share_model
 from nestruct.training.checks import check_value
 from nestruct.training.drawings import Drawings
-from nestruct.training.environment import describe_environment
-from nestruct.training.evaluate import Metrics, as_in_use, evaluate, matmul_precision
-from nestruct.training.loop import Loop, Progress
+from nestruct.training.evaluate import Metrics, evaluate, matmul_precision
+from nestruct.training.loop import Loop
+from nestruct.training.optimizers import check_estimator, check_optimizer, join_parameters
 from nestruct.training.options import Training
 from nestruct.training.progress import Console, Display
-from nestruct.training.restore import (
-    check_optimizer,
-    compare_configs,
-    find_best_model,
-    join_parameters,
-    newest_checkpoint,
-    restore,
-)
-from nestruct.training.run_folder import Record, RunFolder, check_is_free, read_config
-from nestruct.training.settings import describe_call, describe_training, keep_intervals
-
-_GAP_EXAMPLES = 1000  # that the distance of the smoothed loss is measured on
+from nestruct.training.run import Record, Session
+from nestruct.training.run.state import Progress
+from nestruct.training.settings import describe_call, in_steps, keep_intervals
 
 
 @dataclass(frozen=True)
 class Spent:
-    """What was spent on a model before its training, and counts: losses evaluated, and seconds."""
+    """What was spent on a model before its training, and counts.
+
+    Args:
+        evaluations: Losses evaluated: members x samples x steps.
+        decoded: Structures decoded; None where unknown.
+        solved: Instances given to an argmax; None where unknown.
+        seconds: Wall-clock.
+    """
 
     evaluations: int = 0
+    decoded: int | None = 0
+    solved: int | None = 0
     seconds: float = 0.0
+
+    def plus(self, result: "FitResult") -> "Spent":
+        """With what a training took besides."""
+        sums: dict[str, Any] = {}
+        for name, total in vars(self).items():
+            more = getattr(result, name)
+            sums[name] = None if total is None or more is None else total + more
+        return Spent(**sums)
 
 
 @dataclass(frozen=True)
@@ -75,6 +74,8 @@ class FitResult:
         test: Test metrics at ``best_step``; None without a test set.
         seconds: Wall-clock of all sessions.
         evaluations: Losses evaluated: members x samples x steps.
+        decoded: Structures decoded: evaluations x examples; None where unknown.
+        solved: Instances given to an argmax; None where unknown.
     """
 
     step: int
@@ -85,11 +86,13 @@ class FitResult:
     test: dict[str, float] | None
     seconds: float
     evaluations: int
+    decoded: int | None
+    solved: int | None
 
 
 def fit(
     model: nn.Module,
-    estimator: Any,
+    estimator: Estimator,
     optimizer: torch.optim.Optimizer,
     data: Any,
     *,
@@ -99,7 +102,7 @@ def fit(
     seed: int = 0,
     run: str | Path | None = None,
     resume: bool = False,
-    metrics: Metrics | None = None,
+    metrics: Metrics | Mapping[str, Metrics] | None = None,
     describe: Callable[[Any], dict[str, Any]] | None = None,
     baselines: Callable[[Any], dict[str, Tensor]] | None = None,
     callbacks: Sequence[Callable[[Record], None]] = (),
@@ -111,12 +114,13 @@ def fit(
     """Trains a model.
 
     With a validation set the model ends with the parameters of its best evaluation, and the test
-    set is looked at once, with those (a parser also notes what its last parameters attach there, by
-    which nothing is chosen). With a run folder, a process that is killed at any moment
+    set is looked at once, with those (a model that has details notes them with its last parameters
+    too, by which nothing is chosen). With a run folder, a process that is killed at any moment
     goes on by the same call with ``resume=True``, to the same bits on the same machine.
 
     Args:
-        model: Any module with ``loss(batch, noise)``, on the device where it is to be trained.
+        model: Any module with ``loss(batch, noise)``, on the device where it is to be trained. What
+            else it may define is in `nestruct.models.hooks`.
         estimator: Where gradients come from, such as `nestruct.NES`. Where it has a method
             ``prepare(model, batch, seed=)``, that is called first, with the first step's batch.
         optimizer: Any torch optimizer over the model's parameters; an estimator's own parameters
@@ -131,7 +135,8 @@ def fit(
         resume: Whether to go on where the run folder stands; a folder without a run starts one.
             All settings must be those that the run began with, but for how long it is, when and in
             what pieces it is evaluated and saved, the memory that it may take, and the device.
-        metrics: A function of (model, batch, noise) for evaluations; see `nestruct.evaluate`.
+        metrics: A function of (model, batch, noise) for evaluations, see `nestruct.evaluate`; or
+            one for each split, by its name (``validation``, ``test``).
         describe: What examples look like, for the report's drawings.
         baselines: Structures found without learning, by name, to compare with in the report.
         callbacks: Called with every record of ``metrics.jsonl``, in rank 0.
@@ -152,145 +157,95 @@ def fit(
         'finished'
     """
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-    path = None if run is None else Path(run)
-    continues = resume and path is not None and (path / "config.toml").exists()
-    continues = bool(first_rank_decides(float(continues), device))
-    if continues and path is not None:
-        options = keep_intervals(read_config(path), options)
-    settings = Training.from_options(options)
+    session = Session(run, resume=resume, device=device)
+    settings = Training.from_options(keep_intervals(session.read_config(), options))
+    settings.check_for_fit()
     seed = check_value("seed", seed, int)
     validation = None if validation is None else to_device(validation, device)
     test = None if test is None else to_device(test, device)
     if not callable(data):
         data = make_minibatches(to_device(data, device), settings.batch_size, seed)
-    settings = settings.in_steps(getattr(data, "steps_per_epoch", None))
-    if settings.num_starts > 1:
-        raise InputError("training.num_starts is for recipes: fit has only this one model.")
+    settings = settings.in_steps(
+        data.steps_per_epoch if isinstance(data, HasStepsPerEpoch) else None
+    )
     if settings.patience is not None and validation is None:
         raise InputError("training.patience needs a validation set; give validation=...")
-    if settings.smoothing_gap and not isinstance(estimator, NES):  # SNES is one
-        raise InputError(
-            "training.smoothing_gap needs an estimator that smooths the loss by a sigma of the "
-            f"parameters, such as NES; {type(estimator).__name__} has none."
-        )
     check_optimizer(optimizer, model)
-    if hasattr(estimator, "prepare"):
-        estimator.prepare(model, data(0), seed=seed)
+    check_estimator(estimator)
+    estimator.prepare(model, data(0), seed=seed)
     join_parameters(estimator, optimizer)
     share_model(model)
     config = config or describe_call(estimator, optimizer, scheduler, settings, seed)
-    if settings.max_epochs is not None:  # what it came to in steps
-        config = config | {"training": config["training"] | describe_training(settings)}
+    if settings.max_epochs is not None:
+        config = in_steps(config, settings)
 
-    def measure(examples: Any) -> dict[str, float]:
-        own = derive_seed(seed, Purpose.EVALUATION)
+    def measure(split: str, examples: Any) -> dict[str, float]:
         with matmul_precision(settings.matmul_precision):
-            values = evaluate(
-                model, examples, seed=own, batch_size=settings.eval_batch_size, metrics=metrics
+            return evaluate(
+                model,
+                examples,
+                seed=derive_seed(seed, Purpose.EVALUATION),
+                batch_size=settings.eval_batch_size,
+                metrics=metrics.get(split) if isinstance(metrics, Mapping) else metrics,
             )
-            if settings.smoothing_gap and examples is validation:
-                rows = torch.arange(min(_GAP_EXAMPLES, batch_size(validation)), device=device)
-                some, number = select_rows(validation, rows), settings.smoothing_gap
-                options = {"sigma": estimator.sigma, "num_perturbations": number, "seed": own}
-                with as_in_use(model):
-                    values["smoothing_gap"] = smoothing_gap(model, some, **options).gap
-        return values
 
     untrained = None
-    if not continues:  # what can go wrong should, before anything is written
-        if path is not None and my_rank() == 0:
-            check_is_free(path)
+    if not session.continues:  # what can go wrong should, before anything is written
+        session.check_is_free()
         if validation is not None:
-            untrained = measure(validation)
+            untrained = measure("validation", validation)
             check_name("training.metric", settings.metric, untrained)
     display = Display(
         Console() if progress and my_rank() == 0 else None,
         max_steps=settings.max_steps,
         metric=settings.metric,
     )
-    threads = torch.get_num_threads()
-    with contextlib.ExitStack() as stack:
-        stack.callback(torch.set_num_threads, threads)
-        stack.enter_context(matmul_precision(settings.matmul_precision))
-        folder = None
-        if path is not None and my_rank() == 0:
-            folder = RunFolder(path, config)
-            stack.callback(folder.close)
-            if not continues:
-                folder.create(describe_environment(device, world_size()))
-        wait_for_all()  # rank 0 holds the folder before anyone reads it
-        now, best_model, notes, begins = Progress(), None, [], True
-        if continues and path is not None:
-            compare_configs(read_config(path), config)
-            found, refused = newest_checkpoint(path)
-            notes += [f"Not used: {reason}." for reason in refused]
-            if found is not None:
-                begins = False
-                now = restore(found, model, optimizer, scheduler, estimator)
-                if now.reason == "finished" and now.step < settings.max_steps:
-                    now.reason = now.test = None  # asked to go on for longer
-                best_model = find_best_model(path, now, notes)
-                if now.reason is None:
-                    notes.append(f"Continuing at step {now.step}.")
-            else:
-                notes.append("There is no checkpoint to continue from: starting anew at step 0.")
-            if now.threads != threads:
-                notes.append(f"Using {now.threads} threads, as before: others round otherwise.")
-                torch.set_num_threads(now.threads)
-        wait_for_all()  # everyone has read before rank 0 writes
-        if folder is not None and now.reason is None:
-            notes += folder.take_up(now.step, now.lines)
+    parts: dict[str, Any] = {
+        "model": model,
+        "estimator": estimator,
+        "optimizer": optimizer,
+        "scheduler": scheduler,
+    }
+    with (
+        matmul_precision(settings.matmul_precision),
+        session.open(config, **parts, max_steps=settings.max_steps),
+        forked_generators(device),
+        display,
+    ):
+        for text in session.notes:
+            display.note(text)
+        now = session.now
+        if now.reason is not None:
+            display.note(f"This run {now.reason} at step {now.step}: nothing is left to do.")
+            if session.best_model is not None:
+                model.load_state_dict(session.best_model)
+            return _result(now)
+        if session.begins and first is not None:
+            spent, untrained = first(display.note), None
+            for name, value in vars(spent).items():
+                setattr(now, name, value)
         drawings = None
         if isinstance(model, StructuredModel) and validation is not None:
             drawings = Drawings(model, validation, describe, baselines)
-        note_details = None
-        if folder is not None and test is not None and can_count(model, test):
-            note_details = partial(_note, folder, model, test, settings.eval_batch_size)
-        loop = Loop(
-            model=model,
-            estimator=estimator,
-            optimizer=optimizer,
-            scheduler=scheduler,
+        Loop(
+            **parts,
             minibatch=data,
             measure=measure,
             validation=validation,
             test=test,
             settings=settings,
             seed=seed,
-            device=device,
-            folder=folder,
+            session=session,
             drawings=drawings,
             callbacks=callbacks if my_rank() == 0 else (),
             display=display,
-            now=now,
             untrained=untrained,
-            best_model=best_model,
-            note_details=note_details,
-        )
-        stack.enter_context(forked_generators(device))
-        stack.enter_context(display)
-        for text in notes:
-            display.note(text)
-        if now.reason is None:
-            try:
-                if begins and first is not None:
-                    spent = first(display.note)
-                    now.evaluations, now.seconds = spent.evaluations, spent.seconds
-                    loop.untrained = None
-                loop.run()
-            except InputError:
-                if folder is not None and not continues and now.step == 0:
-                    folder.undo()  # refused at its first step: there is nothing to continue
-                raise
-        else:
-            display.note(f"This run {now.reason} at step {now.step}: nothing is left to do.")
-            if best_model is not None:
-                model.load_state_dict(best_model)
-        if now.reason == "interrupted" and folder is not None:
-            display.note(f"Stopped at step {now.step}, all is saved; continue with {folder.how}.")
+        ).run()
+        if now.reason == "interrupted" and session.folder is not None:
+            how = session.folder.how
+            display.note(f"Stopped at step {now.step}, all is saved; continue with {how}.")
+    return _result(now)
+
+
+def _result(now: Progress) -> FitResult:
     return FitResult(**{f.name: getattr(now, f.name) for f in dataclasses.fields(FitResult)})
-
-
-def _note(folder: RunFolder, model: Any, test: Any, batch_size: int, name: str, step: int) -> None:
-    with folder.one_sentence():
-        note_attachment(folder.path, name, step, model, test, batch_size=batch_size)

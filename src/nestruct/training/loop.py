@@ -1,11 +1,10 @@
 """The training loop: data, step, log, evaluate, save. It reads in the order in which it runs."""
 
 import copy
-import dataclasses
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,33 +13,17 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from nestruct.checks import check_name
 from nestruct.errors import NestructError
+from nestruct.estimators import Estimator, StepReport
+from nestruct.models.hooks import HasAfterStep
 from nestruct.noise import Purpose, derive_seed
 from nestruct.population.shard import any_rank, first_rank_decides, world_size
-from nestruct.training.checkpoint import Checkpoint
+from nestruct.training.details import note_details
 from nestruct.training.drawings import Drawings
 from nestruct.training.interrupt import catch_interrupt
 from nestruct.training.options import Training
 from nestruct.training.progress import Display
-from nestruct.training.run_folder import LOGS, Record, RunFolder
+from nestruct.training.run import Checkpoint, Record, Session
 from nestruct.training.timing import Stopwatch
-
-
-@dataclass
-class Progress:
-    """Where a run is; saved with every checkpoint."""
-
-    step: int = 0
-    evaluations: int = 0
-    failed: int = 0
-    seconds: float = 0.0
-    initial: dict[str, float] | None = None
-    best: dict[str, float] | None = None
-    best_step: int | None = None
-    unimproved: int = 0  # evaluations since the best
-    test: dict[str, float] | None = None
-    reason: str | None = None  # why it ended; None while it goes on
-    threads: int = field(default_factory=torch.get_num_threads)
-    lines: dict[str, int] = field(default_factory=lambda: dict.fromkeys(LOGS, 0))
 
 
 @dataclass
@@ -48,41 +31,37 @@ class Loop:
     """What a training works on, and where it is."""
 
     model: nn.Module
-    estimator: Any
+    estimator: Estimator
     optimizer: torch.optim.Optimizer
     scheduler: Any
     minibatch: Callable[[int], Any]
-    measure: Callable[[Any], dict[str, float]]
+    measure: Callable[[str, Any], dict[str, float]]  # of a split, given its name
     validation: Any
     test: Any
     settings: Training
     seed: int
-    device: torch.device
-    folder: RunFolder | None
+    session: Session
     drawings: Drawings | None
     callbacks: Sequence[Callable[[Record], None]]
     display: Display
-    now: Progress = field(default_factory=Progress)
     untrained: dict[str, float] | None = None  # what an evaluation before the first step gave
-    best_model: dict[str, Any] | None = None
-    # Notes details of the test set, given whose (best or last) and of which step they are.
-    note_details: Callable[[str, int], None] | None = None
 
     def run(self) -> None:
         """Trains to the end, to an early stop, or until asked to stop."""
-        now, settings = self.now, self.settings
-        self._watch = Stopwatch(now.seconds, self.device)
-        self._failed: Any = 0  # since they were last read, which waits for the device
+        now, settings = self.session.now, self.settings
+        self._watch = Stopwatch(now.seconds, self.session.device)
+        # Since they were last read, which waits for the device.
+        self._failed, self._solved = 0, None if now.solved is None else 0
         # A new run saves after its first step, which is when the estimator has made its plan.
         self._saved_at = time.monotonic() if now.step else -math.inf
         with catch_interrupt(twice=world_size() == 1) as interrupt:
             if self.validation is not None and now.initial is None:
-                if self.folder is not None and self.drawings is not None:
-                    self.folder.append("structures.jsonl", self.drawings.header())
+                if self.session.folder is not None and self.drawings is not None:
+                    self.session.append("structures.jsonl", self.drawings.header())
                 self._evaluate()
             self.display.begin(now.step)
             while now.step < settings.max_steps and not self._is_stuck():
-                if any_rank(bool(interrupt), self.device):
+                if any_rank(bool(interrupt), self.session.device):
                     self._save("last")
                     now.reason = "interrupted"
                     return
@@ -91,12 +70,12 @@ class Loop:
                 batch = self.minibatch(now.step)
                 report = self.estimator.backward(self.model, batch, seed=self.seed, step=now.step)
                 self.optimizer.step()
+                if isinstance(self.model, HasAfterStep):
+                    self.model.after_step(now.step, self.optimizer)
                 if self.scheduler is not None and not self._on_plateau:
                     self._schedule()
                 now.step += 1
-                now.evaluations += int(report.num_evaluations)
-                self._failed = self._failed + report.num_failed
-                self._watch.count(report)
+                self._count(report)
                 if settings.is_log_step(now.step):
                     self._log(report)
                 if self.validation is not None and settings.is_eval_step(now.step):
@@ -105,18 +84,37 @@ class Loop:
                     self._save("last")
             self._finish()
 
-    def _log(self, report: Any) -> None:
+    def _count(self, report: StepReport) -> None:
+        """Adds a step's costs to the run's; those on the device are not looked at yet."""
+        now = self.session.now
+        now.evaluations += int(report.num_evaluations)
+        decoded = report.num_decoded
+        now.decoded = _plus(now.decoded, None if decoded is None else int(decoded))
+        self._failed, self._solved = (
+            _plus(self._failed, report.num_failed),
+            _plus(self._solved, report.num_solved),
+        )
+        self._watch.count(report)
+
+    def _read(self) -> None:
+        """Adds what the device counted, which waits for it."""
+        now = self.session.now
+        now.failed += int(self._failed)
+        now.solved = _plus(now.solved, None if self._solved is None else int(self._solved))
+        self._failed, self._solved = 0, None if now.solved is None else 0
+
+    def _log(self, report: StepReport) -> None:
         """Reads the step's report, which is what waits for the device."""
-        self._read_failed()
+        self._read()
         record = {
-            "step": self.now.step,
+            "step": self.session.now.step,
             "split": "train",
             "loss": float(report.loss),
             "loss_std": float(report.loss_std),
             "grad_norm": float(report.grad_norm),
             "lr": float(self.optimizer.param_groups[0]["lr"]),
-            "evaluations": self.now.evaluations,
-            "failed": self.now.failed,
+            **self._costs(),
+            "failed": self.session.now.failed,
             "timing": self._watch.read(),
         }
         self._keep(record)
@@ -124,21 +122,21 @@ class Loop:
 
     def _evaluate(self) -> None:
         """Looks at the validation set, and keeps the parameters where they are the best so far."""
-        now, metric = self.now, self.settings.metric
+        now, metric = self.session.now, self.settings.metric
         values = self.untrained if now.step == 0 else None
-        values = self.measure(self.validation) if values is None else values
+        values = self.measure("validation", self.validation) if values is None else values
         check_name("training.metric", metric, values)
-        value = first_rank_decides(values[metric], self.device)
+        value = first_rank_decides(values[metric], self.session.device)
         if now.initial is None:
             now.initial = values
         elif self._on_plateau:
             self._schedule(value)
         self._record("validation", values)
-        if self.folder is not None and self.drawings is not None:
-            self.folder.append("structures.jsonl", self.drawings.line(now.step))
+        if self.session.folder is not None and self.drawings is not None:
+            self.session.append("structures.jsonl", self.drawings.line(now.step))
         if self.settings.is_better(value, None if now.best is None else now.best[metric]):
             now.best, now.best_step, now.unimproved = values | {metric: value}, now.step, 0
-            self.best_model = copy.deepcopy(self.model.state_dict())
+            self.session.best_model = copy.deepcopy(self.model.state_dict())
             self._save("best")
         else:
             now.unimproved += 1
@@ -148,70 +146,61 @@ class Loop:
             self.scheduler.step(*value)
         except Exception as error:
             raise NestructError(
-                f"The scheduler cannot go on at step {self.now.step}: {error}."
+                f"The scheduler cannot go on at step {self.session.now.step}: {error}."
             ) from error
 
     def _finish(self) -> None:
         """Saves the end, then tests the best parameters once and leaves them in the model."""
-        now = self.now
+        now = self.session.now
         end = self._save("last")
         end.model = copy.deepcopy(end.model)  # what it holds is the model's own memory
-        if self.note_details is not None:
-            self.note_details("last", now.step)
-        if self.best_model is not None:
-            self.model.load_state_dict(self.best_model)
+        self._note_details("last", now.step)
+        if self.session.best_model is not None:
+            self.model.load_state_dict(self.session.best_model)
         elif self.validation is not None:
             self.display.note(
                 f"No {self.settings.metric} on validation data was finite, so no parameters are "
                 "the best: look for NaN in these data."
             )
         if self.test is not None:
-            now.test = self.measure(self.test)
+            now.test = self.measure("test", self.test)
             self._record("test", now.test, best_step=now.best_step)
-        if self.note_details is not None:
-            self.note_details("best", now.step if now.best_step is None else now.best_step)
+        self._note_details("best", now.step if now.best_step is None else now.best_step)
         now.reason = "stopped early" if self._is_stuck() else "finished"
         now.seconds = self._watch.seconds
-        if self.folder is not None:
-            # The logs' lines stay as they were: a longer training cuts the test record off.
-            end.loop |= {"reason": now.reason, "test": now.test, "seconds": now.seconds}
-            self.folder.save("last", end)
+        # The logs' lines stay as they were: a longer training cuts the test record off.
+        end.loop |= {"reason": now.reason, "test": now.test, "seconds": now.seconds}
+        self.session.write("last", end)
+
+    def _note_details(self, name: str, step: int) -> None:
+        """Details of the test set, with the parameters that the model has now."""
+        folder = self.session.folder
+        if folder is not None and self.test is not None:
+            with folder.one_sentence():
+                note_details(folder.path, name, step, self.model, self.test)
 
     def _save(self, name: str) -> Checkpoint:
-        self._read_failed()
-        now, scheduler = self.now, self.scheduler
-        now.seconds = self._watch.seconds
-        if self.folder is not None:
-            now.lines = dict(self.folder.lines)
-        checkpoint = Checkpoint(
-            model=self.model.state_dict(),
-            optimizer={
-                "optimizer": self.optimizer.state_dict(),
-                "scheduler": None if scheduler is None else scheduler.state_dict(),
-            },
-            estimator=self.estimator.state_dict() if hasattr(self.estimator, "state_dict") else {},
-            loop=dataclasses.asdict(now),
-        )
-        if self.folder is not None:
-            self.folder.save(name, checkpoint)
+        self._read()
+        self.session.now.seconds = self._watch.seconds
+        checkpoint = self.session.save(name)
         if name == "last":
             self._saved_at = time.monotonic()
         return checkpoint
 
-    def _read_failed(self) -> None:
-        self.now.failed += int(self._failed)
-        self._failed = 0
+    def _costs(self) -> Record:
+        now = self.session.now
+        return {"evaluations": now.evaluations, "decoded": now.decoded, "solved": now.solved}
 
     def _record(self, split: str, values: dict[str, float], **more: Any) -> None:
-        record = {"step": self.now.step, "split": split, **more, **values}
-        record["evaluations"] = self.now.evaluations
+        record = {"step": self.session.now.step, "split": split, **more, **values}
+        self._read()
+        record |= self._costs()
         record["timing"] = {"seconds": round(self._watch.seconds, 3)}
         self._keep(record)
         self.display.evaluated(record)
 
     def _keep(self, record: Record) -> None:
-        if self.folder is not None:
-            self.folder.append("metrics.jsonl", record)
+        self.session.append("metrics.jsonl", record)
         for callback in self.callbacks:
             callback(record)
 
@@ -221,4 +210,9 @@ class Loop:
 
     def _is_stuck(self) -> bool:
         patience = self.settings.patience
-        return patience is not None and self.now.unimproved >= patience
+        return patience is not None and self.session.now.unimproved >= patience
+
+
+def _plus(total: Any, more: Any) -> Any:
+    """A sum that is unknown where a part of it is."""
+    return None if total is None or more is None else total + more

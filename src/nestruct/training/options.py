@@ -10,6 +10,13 @@ from nestruct.checks import check_choice, check_name
 from nestruct.errors import InputError
 from nestruct.training.checks import check_value
 
+# What `fit` does not do by itself, and what a program does instead.
+RECIPE_ONLY = {
+    "smoothing_gap": "give fit metrics that call nestruct.smoothing_gap",
+    "num_starts": "fit has only this one model",
+    "start_steps": "fit has only this one model",
+}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
@@ -32,7 +39,7 @@ class Training:
             `torch.set_float32_matmul_precision`.
         smoothing_gap: Perturbations with which every evaluation measures how far the smoothed loss
             is from the loss (`nestruct.smoothing_gap`), on the first thousand validation examples
-            with the estimator's sigma; not at all when 0.
+            with the estimator's sigma; not at all when 0. Recipes only.
         num_starts: How many first parameters to try; see `start_steps`. Recipes only: `fit` has one
             model.
         start_steps: Steps that each of them is trained for, with the optimizer's own learning rate.
@@ -84,6 +91,17 @@ class Training:
             raise InputError("training.max_steps is missing: say how many steps to train.")
         settings = cls(**values)
         return settings if settings.needs_epochs else settings.with_intervals()
+
+    @property
+    def fit_options(self) -> dict[str, Any]:
+        """The options of `fit`: those that only recipes have are left out."""
+        return {name: value for name, value in vars(self).items() if name not in RECIPE_ONLY}
+
+    def check_for_fit(self) -> None:
+        """Raises where an option is set that only recipes have."""
+        for name, instead in RECIPE_ONLY.items():
+            if getattr(self, name) != getattr(Training, name):
+                raise InputError(f"training.{name} is for recipes: {instead}.")
 
     @property
     def needs_epochs(self) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 import rich.console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
-from nestruct.training.run_folder import Record
+from nestruct.training.run import Record
 from nestruct.wording import duration, number
 
 _SILENCE = 2.0  # seconds between plain lines

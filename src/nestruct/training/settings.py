@@ -7,14 +7,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nestruct.estimators import Estimator
+from nestruct.estimators.base import options_of
 from nestruct.training.options import Training
 
 # How an optimizer computes, which does not change what it computes.
 _MEANS = {"foreach", "fused", "capturable", "differentiable"}
+_INTERVALS = ("log_interval", "eval_interval")
 
 
 def describe_call(
-    estimator: Any,
+    estimator: Estimator,
     optimizer: torch.optim.Optimizer,
     scheduler: Any,
     settings: Training,
@@ -22,24 +25,24 @@ def describe_call(
 ) -> dict[str, Any]:
     """The tables of ``config.toml``, put together from the arguments of `fit`."""
     tables: dict[str, Any] = {"seed": seed, "estimator": {"name": type(estimator).__name__}}
-    if dataclasses.is_dataclass(estimator):
-        names = [option.name for option in dataclasses.fields(estimator) if option.init]
-        tables["estimator"] |= _plain({name: getattr(estimator, name) for name in names})
+    names = [option.name for option in options_of(estimator)]
+    tables["estimator"] |= _plain({name: getattr(estimator, name) for name in names})
     tables["optimizer"] = {"name": type(optimizer).__name__, **_optimizer(optimizer, scheduler)}
     if scheduler is not None:
         tables["scheduler"] = {"name": type(scheduler).__name__, **_scheduler(scheduler)}
-    return tables | {"training": describe_training(settings)}
+    return tables | {"training": _plain(dataclasses.asdict(settings))}
 
 
-def describe_training(settings: Training) -> dict[str, Any]:
-    """The table ``[training]``."""
-    return _plain(dataclasses.asdict(settings))
+def in_steps(config: dict[str, Any], settings: Training) -> dict[str, Any]:
+    """A configuration with what its epochs came to in steps, and its intervals."""
+    steps = ("max_steps", *_INTERVALS)
+    return config | {"training": config["training"] | {k: getattr(settings, k) for k in steps}}
 
 
 def keep_intervals(config: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
     """Options of a resumed `fit`, with the run's intervals where they name none of their own."""
     known = config.get("training", {})
-    names = [name for name in ("log_interval", "eval_interval") if options.get(name) is None]
+    names = [name for name in _INTERVALS if options.get(name) is None]
     return options | {name: known[name] for name in names if isinstance(known.get(name), int)}
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from nestruct.errors import InputError
-from nestruct.training.run_folder import Record
+from nestruct.training.run import Record
 
 
 class TensorBoard:

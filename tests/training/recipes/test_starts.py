@@ -60,7 +60,7 @@ def test_a_resumed_run_is_the_same(tmp_path, monkeypatch):
     train(recipe("training.max_steps=3"), tmp_path / "cut", progress=False)
     train(recipe(), tmp_path / "cut", resume=True, progress=False)
     with monkeypatch.context() as patch:
-        patch.setattr("nestruct.training.experiment._measure", _interrupt)
+        patch.setattr("nestruct.training.recipes.starts.measure", _interrupt)
         with pytest.raises(KeyboardInterrupt):
             train(recipe(), tmp_path / "begun", progress=False)
     train(recipe(), tmp_path / "begun", resume=True, progress=False)

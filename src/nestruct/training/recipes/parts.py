@@ -1,6 +1,7 @@
 """What a recipe can name: data sets, models, estimators, optimizers, schedulers.
 
-A new one is a line here. Options are the keyword arguments of the class, checked by name and type
+Each folder registers its own (``registry.py`` of data, models and estimators); optimizers and
+schedulers are torch's. Options are the keyword arguments of the class, checked by name and type
 before anything is built or written.
 """
 
@@ -15,22 +16,10 @@ from torch import optim
 from torch.optim import lr_scheduler
 
 from nestruct.checks import check_name
-from nestruct.data import Grammar, GraphLayout, Images, Patterns, Treebanks
+from nestruct.data.registry import DATASETS
 from nestruct.errors import InputError
-from nestruct.estimators import (
-    DPP,
-    NES,
-    NVIL,
-    SNES,
-    SST,
-    Enumeration,
-    Reinforce,
-    ScoreNES,
-    SparseMAP,
-    StructureNES,
-    Supervised,
-)
-from nestruct.models import CategoricalVAE, ParserVAE, RelationalVAE
+from nestruct.estimators.registry import ESTIMATORS
+from nestruct.models.registry import MODELS
 from nestruct.training.checks import check_value
 
 
@@ -71,31 +60,6 @@ class Part:
         return resolved
 
 
-DATA = {
-    "grammar": Part(Grammar),
-    "graph-layout": Part(GraphLayout),
-    "images": Part(Images),
-    "patterns": Part(Patterns),
-    "treebanks": Part(Treebanks),
-}
-MODELS = {  # what is given, the data decide
-    "categorical": Part(CategoricalVAE, given=("num_inputs",)),
-    "parser": Part(ParserVAE, given=("vocabulary", "vectors")),
-    "relational": Part(RelationalVAE, given=("num_nodes", "num_times")),
-}
-ESTIMATORS = {
-    "DPP": Part(DPP),
-    "Enumeration": Part(Enumeration),
-    "NES": Part(NES),
-    "NVIL": Part(NVIL),
-    "Reinforce": Part(Reinforce),
-    "ScoreNES": Part(ScoreNES),
-    "SNES": Part(SNES),
-    "SparseMAP": Part(SparseMAP),
-    "SST": Part(SST),
-    "StructureNES": Part(StructureNES),
-    "Supervised": Part(Supervised),
-}
 OPTIMIZERS = {
     name: Part(value, given=("params",))
     for name, value in vars(optim).items()
@@ -121,9 +85,9 @@ SCHEDULERS = {
     )
 }
 PARTS: dict[str, dict[str, Part]] = {
-    "data": DATA,
-    "model": MODELS,
-    "estimator": ESTIMATORS,
+    "data": {name: Part(make) for name, make in DATASETS.items()},
+    "model": {name: Part(model.make, model.given) for name, model in MODELS.items()},
+    "estimator": {name: Part(make) for name, make in ESTIMATORS.items()},
     "optimizer": OPTIMIZERS,
     "scheduler": SCHEDULERS,
 }

@@ -1,6 +1,6 @@
 import torch
 
-from nestruct.training.environment import describe_environment
+from nestruct.training.run import describe_environment
 
 
 def test_a_variable_names_the_commit_where_git_is_not_at_hand(monkeypatch):

@@ -6,8 +6,8 @@ import torch
 import nestruct
 from nestruct.training import Recipe, build, read_recipe, recipe_names
 from nestruct.training.checks import check_value
-from nestruct.training.parts import OPTIMIZERS, SCHEDULERS
-from nestruct.training.recipe import parse_value
+from nestruct.training.recipes.parts import OPTIMIZERS, SCHEDULERS
+from nestruct.training.recipes.recipe import parse_value
 
 
 def tables(*overrides: str):

@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 
 from nestruct.errors import NestructError
 from nestruct.files import sync_folder, write_synced
-from nestruct.training.packing import pack, unpack
+from nestruct.training.run.packing import pack, unpack
 
 FORMAT = 1
 PARTS = ("model", "optimizer", "estimator")

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 
 import nestruct
-from nestruct.training.packing import pack, unpack
+from nestruct.training.run.packing import pack, unpack
 
 keys = st.one_of(st.text(max_size=5), st.integers(-5, 5), st.just("$tensor"))
 leaves = st.one_of(

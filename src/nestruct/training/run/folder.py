@@ -1,8 +1,7 @@
 """A run on disk: ``config.toml``, ``environment.json``, ``metrics.jsonl``, ``structures.jsonl`` and
-``checkpoints/``, of a parser ``attachment.json`` too. One trainer at a time holds it."""
+``checkpoints/``; ``details.json`` where the model has details. One trainer at a time holds it."""
 
 import contextlib
-import fcntl
 import itertools
 import json
 import math
@@ -18,10 +17,9 @@ import tomli_w
 
 from nestruct.errors import InputError, NestructError
 from nestruct.files import write_whole
-from nestruct.training.checkpoint import Checkpoint, discard_damaged, write_checkpoint
-
-Record = dict[str, Any]  # one line of a log
-LOGS = ("metrics.jsonl", "structures.jsonl")
+from nestruct.training.run.checkpoint import Checkpoint, discard_damaged, write_checkpoint
+from nestruct.training.run.lock import give_lock_back, take_lock
+from nestruct.training.run.state import LOGS, Record
 
 
 class RunFolder:
@@ -47,7 +45,7 @@ class RunFolder:
         self._good: set[str] = set()  # checkpoints known to be whole
         with self.one_sentence():
             path.mkdir(parents=True, exist_ok=True)
-            self._lock = _lock(path)
+            self._lock = take_lock(path)
 
     def create(self, environment: dict[str, Any]) -> None:
         """Makes the folder a run."""
@@ -109,12 +107,11 @@ class RunFolder:
         for file in self._logs.values():
             with contextlib.suppress(OSError):  # a full disk was reported when it was written to
                 file.close()
-        fcntl.flock(self._lock, fcntl.LOCK_UN)  # a forked child may hold a copy
-        os.close(self._lock)
+        give_lock_back(self._lock)
 
     @contextlib.contextmanager
     def one_sentence(self) -> Iterator[None]:
-        """Within this context what cannot be written is said in a sentence."""
+        """Within this context an OSError becomes one readable sentence."""
         try:
             yield
         except OSError as error:
@@ -164,19 +161,6 @@ def _open_log(path: Path) -> BinaryIO:
     """Not through a link: a run folder from elsewhere must not reach out of itself."""
     flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
     return os.fdopen(os.open(path, flags, 0o644), "r+b")
-
-
-def _lock(path: Path) -> int:
-    """The kernel gives the lock back however the process ends."""
-    lock = os.open(path / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(lock)
-        raise NestructError(
-            f"{path} is in use by another trainer: wait for it, stop it, or choose another folder."
-        ) from None
-    return lock
 
 
 def finite(value: Any) -> Any:

@@ -1,15 +1,21 @@
 """Taking up a run where it stands: what is put back, what is checked."""
 
+import logging
+import re
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from nestruct.checks import check_choice
 from nestruct.errors import InputError
-from nestruct.training.checkpoint import Checkpoint, first_good
-from nestruct.training.loop import Progress
+from nestruct.estimators import Estimator
+from nestruct.training.run.checkpoint import Checkpoint, first_good
+from nestruct.training.run.state import Progress
 from nestruct.wording import flatten
+
+log = logging.getLogger("nestruct")
 
 # What may differ between the sessions of a run: how long it is, when it is looked at, its means.
 _LENGTH = ("max_steps", "max_epochs")
@@ -39,7 +45,7 @@ def restore(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     scheduler: Any,
-    estimator: Any,
+    estimator: Estimator,
 ) -> Progress:
     """Puts everything back as it was at a checkpoint."""
     try:
@@ -47,14 +53,49 @@ def restore(
         _load_optimizer(optimizer, found.optimizer["optimizer"])
         if scheduler is not None:
             scheduler.load_state_dict(found.optimizer["scheduler"])
-        if hasattr(estimator, "load_state_dict"):
-            estimator.load_state_dict(found.estimator)
-        return Progress(**found.loop)
+        estimator.load_state_dict(found.estimator)
+        # What version 0.1 did not count is not known.
+        return Progress(**{"decoded": None, "solved": None} | found.loop)
     except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
         reason = " ".join(str(error).split())[:200]
         raise InputError(
             f"The checkpoint of step {found.step} is of another model, optimizer, scheduler or "
             f"estimator ({reason}); resume with those that the run began with."
+        ) from None
+
+
+def find_checkpoint(run: str | Path, checkpoint: str) -> tuple[str, Checkpoint]:
+    """A checkpoint of a run and its name: the last one where the best is damaged or not there."""
+    check_choice("checkpoint", checkpoint, ("best", "last"))
+    reasons: list[str] = []
+    for name in ["best", "last"] if checkpoint == "best" else ["last"]:
+        found, refused = first_good(Path(run) / "checkpoints", [name])
+        for reason in refused:
+            log.warning("Not used: %s.", reason)
+        if found is not None:
+            if name != checkpoint and found.loop.get("best_step") is not None:  # there was one
+                log.warning(
+                    "%s has no checkpoint %r that can be used: taking %r, of step %d.",
+                    *(run, checkpoint, name, found.step),
+                )
+            return name, found
+        reasons += refused
+    why = "; ".join(reasons) or "it has not saved one yet"
+    raise InputError(f"{run} has no checkpoint that can be used: {why}.")
+
+
+def fill_model(model: nn.Module, state: dict[str, Any], run: str | Path) -> None:
+    """Sets a model's parameters to those of a run's checkpoint."""
+    try:
+        model.load_state_dict(state)
+    except RuntimeError as error:
+        # torch lists all tensors, a kind of mistake in a line: the first of them tells enough.
+        _, _, reasons = str(error).partition(":\n")
+        first = (reasons or str(error)).strip().splitlines()[0]
+        first = re.sub('", ".*', '" and others', first).rstrip(". ")
+        name = type(model).__name__
+        raise InputError(
+            f"The parameters in {run} are not those of this {name}: {first}."
         ) from None
 
 
@@ -88,33 +129,6 @@ def compare_configs(old: dict[str, Any], new: dict[str, Any]) -> None:
             f"This run began with {' and '.join(changes)}: resume it as it began, or start "
             "another run."
         )
-
-
-def check_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
-    """Raises where an optimizer could not train the model."""
-    if isinstance(optimizer, torch.optim.LBFGS):
-        raise InputError("LBFGS evaluates the loss itself, which an estimator replaces; use Adam.")
-    if not isinstance(optimizer, torch.optim.Optimizer):
-        raise InputError(f"The optimizer must be a torch optimizer, got {optimizer!r}.")
-    own = {id(parameter) for parameter in model.parameters()}
-    if own and not any(id(p) in own for group in optimizer.param_groups for p in group["params"]):
-        raise InputError("The optimizer holds none of the model's parameters: make it from them.")
-
-
-def join_parameters(estimator: Any, optimizer: torch.optim.Optimizer) -> None:
-    """Adds an estimator's own parameters to the optimizer's first group, which a scheduler knows.
-
-    NES has an option of the same name, so it is the class that is asked.
-    """
-    if not callable(getattr(type(estimator), "parameters", None)):
-        return
-    known = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    own = [p for p in estimator.parameters() if id(p) not in known]
-    if own and isinstance(optimizer, torch.optim.Adagrad):
-        raise InputError(
-            "Adagrad takes on no parameters after it is made, and the estimator has some: use Adam."
-        )
-    optimizer.param_groups[0]["params"] += own
 
 
 def _load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:

@@ -1,7 +1,7 @@
 """Recipes: one TOML file says what is trained, how, and for how long.
 
 Tables ``data``, ``model``, ``estimator``, ``optimizer`` and ``scheduler`` have a ``name`` and the
-options of what it names (`nestruct.training.parts`); ``training`` has those of
+options of what it names (`nestruct.training.recipes.parts`); ``training`` has those of
 `nestruct.training.Training`. Everything is checked before anything is built or written.
 """
 
@@ -19,7 +19,7 @@ from nestruct.checks import check_name
 from nestruct.errors import InputError
 from nestruct.training.checks import check_value
 from nestruct.training.options import Training
-from nestruct.training.parts import PARTS
+from nestruct.training.recipes.parts import PARTS
 
 REQUIRED = ("data", "model", "estimator", "optimizer")
 TABLES = (*PARTS, "training")

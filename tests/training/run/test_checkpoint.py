@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from nestruct.training.checkpoint import (
+from nestruct.training.run.checkpoint import (
     Checkpoint,
     CheckpointError,
     _checksum,
@@ -125,7 +125,7 @@ DRIVER = """
     import os, shutil, signal, sys
     from pathlib import Path
     import torch
-    from nestruct.training import checkpoint as c
+    from nestruct.training.run import checkpoint as c
     torch.set_num_threads(1)
     folder, place = Path(sys.argv[1]), 0
 

@@ -64,7 +64,7 @@ def _commit() -> str | None:
     said = os.environ.get("NESTRUCT_COMMIT")
     if said:
         return said
-    if not (Path(__file__).parents[3] / "pyproject.toml").exists():
+    if not (Path(__file__).parents[4] / "pyproject.toml").exists():
         return None
     try:
         answer = subprocess.run(

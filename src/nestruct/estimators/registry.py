@@ -1,0 +1,21 @@
+"""Every estimator that a recipe can name. A new one is a line here."""
+
+from nestruct.estimators.dpp import DPP
+from nestruct.estimators.enumeration import Enumeration
+from nestruct.estimators.nes import NES
+from nestruct.estimators.nvil import NVIL
+from nestruct.estimators.reinforce import Reinforce
+from nestruct.estimators.score_nes import ScoreNES
+from nestruct.estimators.snes import SNES
+from nestruct.estimators.sparse_map import SparseMAP
+from nestruct.estimators.sst import SST
+from nestruct.estimators.structure_nes import StructureNES
+from nestruct.estimators.supervised import Supervised
+
+ESTIMATORS: dict[str, type] = {
+    estimator.__name__: estimator
+    for estimator in (
+        *(DPP, Enumeration, NES, NVIL, Reinforce, ScoreNES, SNES, SparseMAP, SST),
+        *(StructureNES, Supervised),
+    )
+}

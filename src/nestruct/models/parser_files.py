@@ -1,0 +1,95 @@
+"""CoNLL-U files and a parser: trees to compare with, and trees for what has none."""
+
+import queue
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nestruct.data import Sentences, Vocabulary, slices, to_device
+from nestruct.data.sentences import collate
+from nestruct.data.treebank import Reader, Sentence, read_treebank, write_treebank
+from nestruct.errors import InputError
+
+if TYPE_CHECKING:
+    from nestruct.models.parser import ParserVAE
+
+_AT_ONCE = 256  # sentences
+_PATIENCE = 1.0  # seconds that a sentence waits for others to be parsed with
+
+
+def read_sentences(file: str | Path, vocabulary: Vocabulary, *, skip_bad: bool) -> Sentences:
+    """The sentences of a file with their trees, as one batch."""
+    sentences = read_treebank(file, skip_bad=skip_bad)
+    if not sentences:
+        raise InputError(f"{file} has no sentences.")
+    return collate(sentences, vocabulary, trees=True)
+
+
+def parse_file(model: "ParserVAE", reader: Reader, output: str | Path) -> dict[str, int]:
+    """Writes sentences with the model's trees as they are read; ``-`` is standard output.
+
+    Returns:
+        How many ``sentences`` and ``words`` were parsed; `reader` knows of those that were not.
+    """
+    done = {"sentences": 0, "words": 0}
+    write_treebank(output, _parsed(model, reader.blocks(), done))
+    return done
+
+
+def _parsed(
+    model: "ParserVAE", blocks: Iterator[Sentence | bytes], done: dict[str, int]
+) -> Iterator[Sentence | bytes]:
+    device = model.vectors.device
+    for some in _buckets(blocks):
+        known = [
+            (k, block) for k, block in enumerate(some) if isinstance(block, Sentence) and block
+        ]
+        batch = collate([sentence for _, sentence in known], model.vocabulary, trees=False)
+        for rows, part in slices(batch, _AT_ONCE):
+            heads, labels = (found.tolist() for found in model.parse(to_device(part, device)))
+            for row, *tree in zip(rows.tolist(), heads, labels, strict=True):
+                place, sentence = known[row]
+                head, label = (numbers[1 : len(sentence) + 1] for numbers in tree)
+                names = [model.vocabulary.labels[number] for number in label]
+                some[place] = sentence.with_tree(head, names)
+                done["words"] += len(sentence)
+        done["sentences"] += len(known)
+        yield from some
+
+
+def _buckets(blocks: Iterator[Sentence | bytes]) -> Iterator[list[Sentence | bytes]]:
+    """Blocks in lists, as they are read; an error comes after all that was read before it.
+
+    A thread reads, so that what is there can be parsed and written while more is waited for.
+    """
+    waiting: queue.Queue[Sentence | bytes | Exception | None] = queue.Queue(_AT_ONCE)
+
+    def read() -> None:
+        try:
+            for block in blocks:
+                waiting.put(block)
+            waiting.put(None)
+        except Exception as error:
+            waiting.put(error)
+
+    threading.Thread(target=read, daemon=True).start()
+    while True:
+        some: list[Sentence | bytes] = []
+        block = waiting.get()
+        end = time.monotonic() + _PATIENCE
+        while isinstance(block, Sentence | bytes):
+            some.append(block)
+            if len(some) == _AT_ONCE:
+                break
+            try:
+                block = waiting.get(timeout=max(0.0, end - time.monotonic()))
+            except queue.Empty:
+                break
+        if some:
+            yield some
+        if isinstance(block, Exception):
+            raise block
+        if block is None:
+            return

@@ -1,0 +1,29 @@
+"""Every model that a recipe can name. A new one is a line here."""
+
+from dataclasses import dataclass
+
+from torch import nn
+
+from nestruct.models.categorical import CategoricalVAE
+from nestruct.models.parser import ParserVAE
+from nestruct.models.relational import RelationalVAE
+
+
+@dataclass(frozen=True)
+class RecipeModel:
+    """A model as recipes know it.
+
+    Args:
+        make: Its class.
+        given: Arguments that the data set decides: its attributes of the same names.
+    """
+
+    make: type[nn.Module]
+    given: tuple[str, ...]
+
+
+MODELS = {
+    "categorical": RecipeModel(CategoricalVAE, given=("num_inputs",)),
+    "parser": RecipeModel(ParserVAE, given=("vocabulary", "vectors")),
+    "relational": RecipeModel(RelationalVAE, given=("num_nodes", "num_times")),
+}

@@ -1,0 +1,88 @@
+"""From a recipe to what it describes: data, model, estimator, optimizer, scheduler."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+from nestruct.data.hooks import DataSet
+from nestruct.errors import InputError
+from nestruct.estimators import Estimator
+from nestruct.models.hooks import HasGivenBy
+from nestruct.noise import Purpose, derive_seed, forked_generators
+from nestruct.training.recipes.parts import PARTS
+from nestruct.training.recipes.recipe import Recipe, Section
+
+
+@dataclass
+class Experiment:
+    """What a recipe describes, built."""
+
+    data: Any  # a DataSet, and what its models are built from
+    model: nn.Module
+    estimator: Estimator
+    optimizer: torch.optim.Optimizer
+    scheduler: Any
+
+
+def build(recipe: Recipe, start: int = 0) -> Experiment:
+    """Builds everything but the data's examples, which take time."""
+    data = build_data(recipe)
+    model = build_model(recipe, data, start).to(recipe.device)
+    estimator = _make("estimator", recipe.estimator)
+    _rehearse(recipe)
+    optimizer = _make("optimizer", recipe.optimizer, list(model.parameters()))
+    scheduler = None
+    if recipe.scheduler is not None:
+        scheduler = _make("scheduler", recipe.scheduler, optimizer)
+    return Experiment(data, model, estimator, optimizer, scheduler)
+
+
+def build_data(recipe: Recipe) -> DataSet:
+    """The data set, before it has read or made its examples."""
+    return _make("data", recipe.data)
+
+
+def build_model(recipe: Recipe, data: Any, start: int = 0) -> nn.Module:
+    """The untrained model; its first parameters depend on the recipe's seed and the start alone."""
+    given = PARTS["model"][recipe.model.name].given
+    stream = (Purpose.PARAMETERS, start) if start else (Purpose.PARAMETERS,)
+    with forked_generators():
+        torch.manual_seed(derive_seed(recipe.seed, *stream))
+        return _make("model", recipe.model, **{name: getattr(data, name) for name in given})
+
+
+def rebuild_model(recipe: Recipe, state: dict[str, Any]) -> nn.Module:
+    """The model of a checkpoint, without its data where its state knows what they decided."""
+    make = PARTS["model"][recipe.model.name].make
+    if not isinstance(make, HasGivenBy):
+        return build_model(recipe, build_data(recipe))
+    return _make("model", recipe.model, **make.given_by(state))
+
+
+def _rehearse(recipe: Recipe) -> None:
+    """One step of optimizer and scheduler on a dummy: torch checks some options only there."""
+    dummy = nn.Parameter(torch.zeros(2, 2, device=recipe.device))
+    dummy.grad = torch.ones_like(dummy)
+    part, scheduler = recipe.optimizer, None
+    optimizer = _make("optimizer", part, [dummy])
+    if recipe.scheduler is not None:
+        scheduler = _make("scheduler", recipe.scheduler, optimizer)
+    try:
+        optimizer.step()
+        if recipe.scheduler is not None and scheduler is not None:
+            part = recipe.scheduler
+            scheduler.step(*[0.0] * isinstance(scheduler, ReduceLROnPlateau))
+    except Exception as error:
+        raise InputError(f"{part.name} cannot take a step with these options: {error}.") from None
+
+
+def _make(key: str, section: Section, *given: Any, **more: Any) -> Any:
+    try:
+        return PARTS[key][section.name].make(*given, **more, **section.options)
+    except InputError:
+        raise
+    except Exception as error:  # torch's own checks of an option
+        raise InputError(f"[{key}] {section.name}: {error}") from None
