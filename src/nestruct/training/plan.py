@@ -5,6 +5,7 @@ import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
+from typing import Any
 
 from nestruct.errors import check_name
 
@@ -55,19 +56,25 @@ class Plan:
         name: What is reproduced.
         title: What it is about.
         protocol: In a few sentences: what is measured, and what differs from the paper's.
+        entries: The runs, what is worth most first; none where a benchmark is run instead.
+        tiny: Overrides that make a laptop's version of every entry, or of the benchmark.
         jobs: How many runs share a GPU.
-        tiny: Overrides that make a laptop's version of every entry.
-        entries: The runs, what is worth most first.
-        measured: Whether the entries' seconds were measured, not estimated from shorter runs.
+        measured: True if the entries' seconds were measured, not estimated from shorter runs.
+        beside: True if it is no table or figure of the paper: ``all`` leaves it out.
+        bench: The benchmark that is run instead of trainings, as `nestruct bench` calls it.
+        cost: What a benchmark takes, in a sentence.
     """
 
     name: str
     title: str
-    protocol: str
-    jobs: int
-    tiny: tuple[str, ...]
-    entries: tuple[Entry, ...]
+    protocol: str = ""
+    entries: tuple[Entry, ...] = ()
+    tiny: tuple[str, ...] = ()
+    jobs: int = 1
     measured: bool = True
+    beside: bool = False
+    bench: str = ""
+    cost: str = ""
 
     def runs(self, seeds: int | None = None) -> Iterator[tuple[Entry, int]]:
         """Every entry with every seed, the first seed of all entries first."""
@@ -99,24 +106,34 @@ class Plan:
 
 
 def plan_names() -> list[str]:
-    """The plans that come with nestruct."""
-    return sorted(
+    """The plans that come with nestruct: tables, figures of the text, of the appendix, the rest."""
+    names = [
         file.name.removesuffix(".toml")
         for file in _folder().iterdir()
         if file.name.endswith(".toml")
-    )
+    ]
+    return sorted(names, key=lambda name: ("table" not in name, "-" in name, name))
 
 
 def read_plan(name: str, *, tiny: bool = False) -> Plan:
     """A plan, by name.
 
-    Where its file has a table ``each``, names with options, every run is there once for each of
-    them: all runs of the first name, then all of the second. The tiny version has every run once,
-    without those options; and of runs that its own data make the same, the first.
+    A file may have, besides runs and what `Plan` takes:
+
+    - ``base``, another plan: what the file does not say is as there, and its runs come after those;
+    - ``options``, overrides of every run;
+    - ``vary``, names with options: every run that is not run once is there for each of them;
+    - ``each``, names with options: all runs are there for the first name, then for the second.
+
+    The tiny version has no ``each``; and of runs that its own data make the same, the first.
     """
-    check_name("The plan", name, plan_names())
-    tables = tomllib.loads(_folder().joinpath(f"{name}.toml").read_text(encoding="utf-8"))
-    entries = tuple(Entry(**_tuples(entry)) for entry in tables.pop("runs"))
+    tables = _read(name)
+    every, vary = tables.pop("options", []), tables.pop("vary", {})
+    entries = tuple(
+        replace(entry, name=called, options=(*entry.options, *every, *more))
+        for entry in (Entry(**_tuples(run)) for run in tables.pop("runs", []))
+        for called, more in _variants(entry, vary)
+    )
     each = tables.pop("each", {})
     if each and not tiny:
         entries = tuple(e.on(other, options) for other, options in each.items() for e in entries)
@@ -125,6 +142,23 @@ def read_plan(name: str, *, tiny: bool = False) -> Plan:
         return plan
     distinct = {(e.recipe, *sorted(plan.overrides(e, tiny=True))): e for e in reversed(entries)}
     return replace(plan, entries=tuple(reversed(distinct.values())))
+
+
+def _read(name: str) -> dict[str, Any]:
+    """The tables of a plan upon those of its base."""
+    check_name("The plan", name, plan_names())
+    tables = tomllib.loads(_folder().joinpath(f"{name}.toml").read_text(encoding="utf-8"))
+    if "base" not in tables:
+        return tables
+    base = _read(tables.pop("base"))
+    return base | tables | {"runs": base["runs"] + tables.get("runs", [])}
+
+
+def _variants(entry: Entry, vary: dict[str, list[str]]) -> list[tuple[str, list[str]]]:
+    """The names that an entry has, with the options of each."""
+    if entry.once or not vary:
+        return [(entry.name, [])]
+    return [(f"{entry.name}-{name}", options) for name, options in vary.items()]
 
 
 def estimate(runs: Sequence[tuple[Entry, int]], jobs: int) -> float:
