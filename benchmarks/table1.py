@@ -1,10 +1,12 @@
 """Table 1, graph layout: ``results/table1.json`` from run files, and the tables made of it."""
 
 import math
+import re
 import statistics
 from collections.abc import Sequence
 
 from table_data import (
+    RESULTS,
     Data,
     archived,
     configurations,
@@ -68,6 +70,8 @@ def collect() -> Data:
         for label, values in ((run.scene or {}).get("references") or {}).items():
             references[run.config["model"]["structure"]][label] = values["f1"]
     entries = {name: entry(run, METRICS, curve=METRICS) for name, run in runs.items()}
+    for name, values in tried().items():
+        entries[name]["starts"] = values
     entries[CUT]["train_seconds"] = runs[CUT].records["train"][-1]["timing"]["seconds"]
     paper = {row["method"]: row for row in published("table1")["rows"]}
     rows = []
@@ -94,6 +98,16 @@ def collect() -> Data:
         "single starts": starts(),
         **configurations(runs),
         "runs": entries,
+    }
+
+
+def tried() -> dict[str, list[float]]:
+    """What the starts of a run came to on validation data, as it was printed; the least is kept."""
+    text = (RESULTS / "table1-starts.txt").read_text(encoding="utf-8")
+    pattern = r"Start \d of \d: validation loss_published ([0-9.,]+) after"
+    return {
+        block.partition("\n")[0]: [float(v.replace(",", "")) for v in re.findall(pattern, block)]
+        for block in re.split(r"^(?=structure-nes)", text, flags=re.MULTILINE)[1:]
     }
 
 

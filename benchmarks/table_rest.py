@@ -1,4 +1,4 @@
-"""The smaller tables: the demo, Figure 2, the quality of gradients."""
+"""The smaller tables: the demo, Figure 2, the quality of gradients, many processes."""
 
 from collections.abc import Sequence
 from statistics import median
@@ -147,3 +147,14 @@ def _seconds(data: Data, line: Data, size: int, on_gpu: bool) -> str:
         return f"{value:.{2 if value < 10 else 0}f}"
     digits = 1 if value >= 1 else 2 if value >= 0.1 else 3 if value >= 0.01 else 4
     return f"{value:,.{0 if value >= 100 else digits}f}"
+
+
+def processes_table(data: Data) -> str:
+    """Milliseconds of a step that one, two and four processes share."""
+    keys = ("best_ms", "median_ms", "cpu_ms")
+    lines = [
+        [line["case"], line["processes"], *(f"{line[key]:.0f}" for key in keys)]
+        for line in data["rows"]
+    ]
+    columns = ["step", "processes", "best, ms", "median, ms", "processor time of one process, ms"]
+    return table(columns, lines, "|---" * len(columns) + "|")

@@ -11,7 +11,7 @@ from nestruct.errors import check_name
 
 
 @dataclass(frozen=True)
-class Entry:
+class PlannedRun:
     """One line of a plan: a recipe with options, for some seeds.
 
     Args:
@@ -38,7 +38,7 @@ class Entry:
     after: str | None = None
     tiny: tuple[str, ...] = ()
 
-    def on(self, name: str, options: Sequence[str]) -> "Entry":
+    def on(self, name: str, options: Sequence[str]) -> "PlannedRun":
         """The same on other data: their name comes first, and their options."""
         return replace(
             self,
@@ -68,7 +68,7 @@ class Plan:
     name: str
     title: str
     protocol: str = ""
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[PlannedRun, ...] = ()
     tiny: tuple[str, ...] = ()
     jobs: int = 1
     measured: bool = True
@@ -76,10 +76,10 @@ class Plan:
     bench: str = ""
     cost: str = ""
 
-    def runs(self, seeds: int | None = None) -> Iterator[tuple[Entry, int]]:
+    def runs(self, seeds: int | None = None) -> Iterator[tuple[PlannedRun, int]]:
         """Every entry with every seed, the first seed of all entries first."""
 
-        def count(entry: Entry) -> int:
+        def count(entry: PlannedRun) -> int:
             return 1 if entry.once else entry.seeds if seeds is None else seeds
 
         for last in (False, True):
@@ -87,14 +87,14 @@ class Plan:
             for seed in range(max(map(count, entries), default=0)):
                 yield from ((entry, seed) for entry in entries if seed < count(entry))
 
-    def start(self, entry: Entry, seed: int) -> tuple[str, int] | None:
+    def start(self, entry: PlannedRun, seed: int) -> tuple[str, int] | None:
         """The entry, and its seed, whose run a run starts from; None where it starts afresh."""
         if entry.after is None:
             return None
         before = next(e for e in self.entries if e.name == entry.after)
         return before.name, 0 if before.once else seed
 
-    def overrides(self, entry: Entry, *, tiny: bool) -> list[str]:
+    def overrides(self, entry: PlannedRun, *, tiny: bool) -> list[str]:
         """What a run of an entry changes in its recipe."""
         if not tiny:
             return list(entry.options)
@@ -131,7 +131,7 @@ def read_plan(name: str, *, tiny: bool = False) -> Plan:
     every, vary = tables.pop("options", []), tables.pop("vary", {})
     entries = tuple(
         replace(entry, name=called, options=(*entry.options, *every, *more))
-        for entry in (Entry(**_tuples(run)) for run in tables.pop("runs", []))
+        for entry in (PlannedRun(**_tuples(run)) for run in tables.pop("runs", []))
         for called, more in _variants(entry, vary)
     )
     each = tables.pop("each", {})
@@ -154,14 +154,14 @@ def _read(name: str) -> dict[str, Any]:
     return base | tables | {"runs": base["runs"] + tables.get("runs", [])}
 
 
-def _variants(entry: Entry, vary: dict[str, list[str]]) -> list[tuple[str, list[str]]]:
+def _variants(entry: PlannedRun, vary: dict[str, list[str]]) -> list[tuple[str, list[str]]]:
     """The names that an entry has, with the options of each."""
     if entry.once or not vary:
         return [(entry.name, [])]
     return [(f"{entry.name}-{name}", options) for name, options in vary.items()]
 
 
-def estimate(runs: Sequence[tuple[Entry, int]], jobs: int) -> float:
+def estimate(runs: Sequence[tuple[PlannedRun, int]], jobs: int) -> float:
     """Seconds that runs take on one H200, so many side by side."""
     longest = max((entry.seconds for entry, _ in runs if not entry.fills), default=0)
     return max(longest, sum(entry.seconds for entry, _ in runs) / jobs)
