@@ -3,7 +3,7 @@
     python benchmarks/keep_runs.py RUNS results/NAME-runs.tar.xz
 
 Every run folder below RUNS that was tested goes into the archive: ``config.toml``,
-``environment.json``, ``metrics.jsonl``, ``attachment.json``, and of ``structures.jsonl`` the first
+``environment.json``, ``metrics.jsonl``, ``details.json``, and of ``structures.jsonl`` the first
 evaluation and the one whose model was kept. The licences of treebanks do not let their sentences be
 passed on with these files: words are left out, and trees are drawn over relations.
 """
@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from nestruct.reports import read_run
 from nestruct.reports.archives import pack_runs
 
-FILES = ("config.toml", "environment.json", "metrics.jsonl", "attachment.json")
+FILES = ("config.toml", "environment.json", "metrics.jsonl", "details.json", "attachment.json")
 PRIVATE = "treebanks"  # the data whose words stay where they are
 
 

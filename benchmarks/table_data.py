@@ -73,23 +73,6 @@ def configurations(runs: Mapping[str, Run]) -> Data:
     return {"options": common, "configurations": rest}
 
 
-def decoded(run: Run, record: Data) -> int | None:
-    """How many examples had been decoded for training when a record was written.
-
-    Older runs count evaluations of a batch, so the examples of one evaluation have to be known.
-    """
-    size = run.config["training"].get("batch_size")
-    estimator = run.config["estimator"]
-    if estimator.get("minibatch") == "per_pair":
-        size = estimator.get("pair_batch_size")
-    count = record.get("evaluations")
-    return count * size if isinstance(count, int) and isinstance(size, int) else None
-
-
-def last_step(run: Run) -> int:
-    return max(records[-1]["step"] for records in run.records.values())
-
-
 def entry(run: Run, metrics: Sequence[str], *, curve: Sequence[str] = ()) -> Data:
     """What a JSON file says of a run: its test values, what it was made with, what it cost.
 
@@ -108,10 +91,10 @@ def entry(run: Run, metrics: Sequence[str], *, curve: Sequence[str] = ()) -> Dat
         "commit": environment.get("commit") or "unknown",
         "device": environment.get("device"),
         "started": environment.get("started"),
-        "steps": last_step(run),
+        "steps": run.last_step,
         "best_step": test.get("best_step"),
         "evaluations": last.get("evaluations"),
-        "decoded": decoded(run, last),
+        "decoded": run.decoded(last),
         "seconds": max(r["timing"].get("seconds") or 0 for r in records),
         "test": {metric: test[metric] for metric in metrics if metric in test},
     }
