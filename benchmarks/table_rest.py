@@ -1,4 +1,4 @@
-"""The smaller tables: the demo, Figure 2, the quality of gradients, many processes."""
+"""The smaller tables: the demo, Figure 2, the quality of gradients, times of steps."""
 
 from collections.abc import Sequence
 from statistics import median
@@ -158,3 +158,14 @@ def processes_table(data: Data) -> str:
     ]
     columns = ["step", "processes", "best, ms", "median, ms", "processor time of one process, ms"]
     return table(columns, lines, "|---" * len(columns) + "|")
+
+
+def relational_table(data: Data) -> str:
+    """Milliseconds of a step of Table 1's model, and what the arithmetic alone would take."""
+
+    def say(value: float | None) -> str:
+        return "" if value is None else f"{value:.{0 if value >= 100 else 1}f} ms"
+
+    keys = ("plain_ms", "fused_ms", "floor_ms")
+    lines = [[line["case"], *(say(line[key]) for key in keys)] for line in data["rows"]]
+    return numeric(["one step", "plain (TF32)", "fused", "floor of the arithmetic"], lines)

@@ -50,6 +50,7 @@ TABLES: dict[str, tuple[Callable[..., str], tuple[str, ...]]] = {
     "figure2-cpu": (table_rest.scaling_table, ("scaling-cpu",)),
     "figure2-cuda": (table_rest.scaling_table, ("scaling-cuda",)),
     "demo": (table_rest.demo_table, ("demo",)),
+    "relational-step": (table_rest.relational_table, ("relational-step-h200",)),
     "processes": (table_rest.processes_table, ("scaling-processes-cpu",)),
 }
 _PLACE = re.compile(r"<!-- table: (?P<name>[\w-]+) -->\n.*?<!-- end -->\n", re.DOTALL)
