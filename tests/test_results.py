@@ -57,6 +57,16 @@ def test_a_number_that_was_edited_in_a_page_is_noticed(tables):
     assert tables.written(edited) == page
 
 
+def test_the_figures_are_drawn_from_the_json(tables, tmp_path):
+    pytest.importorskip("matplotlib")
+    import_module("table_figures").draw(tmp_path)
+    drawn = sorted(path.name for path in tmp_path.iterdir())
+    assert len(drawn) == 6
+    for name in drawn:
+        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
+        assert (DOCS / "figures" / name).is_file()
+
+
 @pytest.mark.parametrize("name", COLLECTED)
 def test_the_numbers_are_those_of_the_run_files(tables, name):
     """All of them: a JSON file that was edited by hand differs from what its archives give."""
