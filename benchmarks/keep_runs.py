@@ -1,8 +1,8 @@
-"""Copies what is worth keeping of runs: the small files, and no word of a treebank.
+"""Packs what is worth keeping of runs: the small files, and no word of a treebank.
 
-    python benchmarks/keep_runs.py RUNS RESULTS
+    python benchmarks/keep_runs.py RUNS results/NAME-runs.tar.xz
 
-Every run folder below RUNS that was tested goes to the same place below RESULTS: ``config.toml``,
+Every run folder below RUNS that was tested goes into the archive: ``config.toml``,
 ``environment.json``, ``metrics.jsonl``, ``details.json``, and of ``structures.jsonl`` the first
 evaluation and the one whose model was kept. The licences of treebanks do not let their sentences be
 passed on with these files: words are left out, and trees are drawn over relations.
@@ -11,8 +11,10 @@ passed on with these files: words are left out, and trees are drawn over relatio
 import json
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from nestruct.reports import read_run
+from nestruct.reports.archives import pack_runs
 
 FILES = ("config.toml", "environment.json", "metrics.jsonl", "details.json", "attachment.json")
 PRIVATE = "treebanks"  # the data whose words stay where they are
@@ -42,10 +44,13 @@ def keep(run: Path, target: Path) -> bool:
 def main() -> None:
     if len(sys.argv) != 3:
         sys.exit(__doc__)
-    source, target = map(Path, sys.argv[1:])
+    source, archive = map(Path, sys.argv[1:])
     runs = sorted(config.parent for config in source.rglob("config.toml"))
-    kept = [run for run in runs if keep(run, target / run.relative_to(source))]
-    print(f"{len(kept)} of {len(runs)} runs are in {target}.")
+    with TemporaryDirectory() as folder:
+        places = {run: Path(folder) / run.relative_to(source) for run in runs}
+        kept = [place for run, place in places.items() if keep(run, place)]
+        pack_runs(kept, archive)
+    print(f"{len(kept)} of {len(runs)} runs are in {archive}.")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,5 @@
 """What the documentation says runs and exists: Python blocks, objects, files, verbs, recipes."""
 
-import json
 import re
 from importlib import import_module
 from pathlib import Path
@@ -106,14 +105,6 @@ def test_recipes_and_files_that_are_named_exist():
 def test_every_page_is_in_the_navigation():
     listed = (ROOT / "mkdocs.yml").read_text()
     assert [page for page in PAGES if page.removeprefix("docs/") not in listed] == []
-
-
-def test_the_scaling_table_is_that_of_its_run():
-    rows = json.loads((ROOT / "results" / "scaling-processes-cpu.json").read_text())["rows"]
-    text = PAGES["docs/many-processes.md"].read_text()
-    for row in rows:
-        cells = [f"{row[key]:.0f}" for key in ("best_ms", "median_ms", "cpu_ms")]
-        assert f"| {' | '.join([row['case'], str(row['processes']), *cells])} |" in text
 
 
 def test_built_pages_fetch_nothing():

@@ -20,6 +20,8 @@ from nestruct.wording import duration
 def test_every_run_of_every_plan_can_be_trained(name, tiny):
     plan = read_plan(name, tiny=tiny)
     before: set[str] = set()
+    assert plan.title
+    assert bool(plan.entries) != bool(plan.bench)
     for entry in plan.entries:
         Recipe.from_tables(read_recipe(entry.recipe, plan.overrides(entry, tiny=tiny)))
         assert entry.name not in before
@@ -54,6 +56,35 @@ def test_table_2_has_every_pair_whole_and_one_start_for_all_its_seeds():
     cells = {(r["estimator"]["name"], r["model"].get("structure", "projective")) for r in recipes}
     rows = {(row.estimator["name"], row.model["structure"]) for row in table.rows}
     assert rows <= cells
+
+
+def test_a_plan_may_vary_another():
+    rates, base = read_plan("table2-rates"), read_plan("table2")
+    once = [entry for entry in base.entries if entry.once]
+    assert [entry for entry in rates.entries if entry.once] == once
+    names = {entry.name: entry for entry in base.entries if not entry.once}
+    found = [entry for entry in rates.entries if not entry.once]
+    assert len(found) == 2 * len(names)
+    for entry in found:
+        stem, _, rate = entry.name.rpartition("-lr")
+        assert entry.recipe == names[stem].recipe
+        assert entry.options == (*names[stem].options, f"optimizer.lr={rate}")
+        assert entry.after == names[stem].after
+    public = read_plan("table2-public")
+    assert [e.name for e in public.entries] == [e.name for e in base.entries]
+    assert all(e.options[-1] == "model.public_code=true" for e in public.entries)
+
+
+def test_what_is_beside_the_paper_is_not_in_all(tmp_path, capsys):
+    beside = [name for name in plan_names() if read_plan(name).beside]
+    assert len(beside) == 6
+    assert plan_names()[:3] == ["table1", "table2", "table3"]
+    words = ["--plan", "--tiny", "--run", tmp_path, "--device", "cpu"]
+    assert run_command("reproduce", "all", *words) == 0
+    out = capsys.readouterr().out
+    assert not any(f"{name}-tiny" in out for name in beside)
+    assert run_command("reproduce", "table1-beside", *words) == 0
+    assert "Beside Table 1" in capsys.readouterr().out
 
 
 def test_tiny_runs_on_one_data_set_are_run_once():
@@ -116,7 +147,7 @@ def test_the_plan_of_all_says_what_is_missing_and_ends_with_the_total(
     missing = [line.split()[1] for line in out.splitlines() if line.startswith("Missing: ")]
     assert {"gl_ctg;", "vectors-ru;", "fashion-mnist;", "kmnist;"} < set(missing)
     assert "About an hour on one core" in out  # Figure 2
-    plans = [read_plan(name) for name in plan_names()]
+    plans = [plan for name in plan_names() if not (plan := read_plan(name)).beside]
     total = duration(sum(estimate(list(plan.runs()), plan.jobs) for plan in plans))
     assert f"In all: the runs that are left take about {total} on one H200" in out.splitlines()[-1]
 
@@ -129,9 +160,10 @@ def test_what_comes_after_a_part_that_failed_is_done_all_the_same(tmp_path, capf
     def fail(*_, **__):
         raise InputError("No clock.")
 
-    monkeypatch.setattr(module, "plan_names", lambda: ["figure-bound"])
-    monkeypatch.setattr(module, "read_plan", lambda name, *, tiny: short)
-    monkeypatch.setattr(module, "bench", fail)
+    plans = {"figure-bound": short, "figure2": read_plan("figure2", tiny=True)}
+    monkeypatch.setattr(module, "plan_names", lambda: list(plans))
+    monkeypatch.setattr(module, "read_plan", lambda name, *, tiny: plans[name])
+    monkeypatch.setattr("nestruct.cli.parts.bench", fail)
     words = ["reproduce", "all", "--tiny", "--run", tmp_path, "--device", "cpu"]
     assert run_command(*words) == 1
     out, err = capfd.readouterr()
@@ -162,7 +194,7 @@ def test_a_budget_does_not_hide_what_failed(tmp_path, capfd, monkeypatch):
     short = dataclasses.replace(plan, entries=plan.entries[:2])
     module = sys.modules["nestruct.cli.reproduce"]
     monkeypatch.setattr(module, "read_plan", lambda name, *, tiny: short)
-    monkeypatch.setattr(module, "run_jobs", lambda *_, **__: Ended(1, stopped=True))
+    monkeypatch.setattr("nestruct.cli.parts.run_jobs", lambda *_, **__: Ended(1, stopped=True))
     words = ["reproduce", "figure-bound", "--tiny", "--run", tmp_path, "--device", "cpu"]
     assert run_command(*words, "--budget", 1e-6) == 1
     assert capfd.readouterr().out.endswith("Failed, in part or in whole: figure-bound.\n")

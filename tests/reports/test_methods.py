@@ -277,7 +277,7 @@ def test_a_target_never_reached_says_so(tmp_path):
 
 
 def test_targets_of_the_elbo_are_those_of_table_1(trained):
-    published = Path(__file__).parents[2] / "results/graph-layout/search/sst-r3"
+    published = Path(__file__).parents[1] / "fixtures/runs/table1-sst"
     for run, has in ((trained["sst"], False), (published, True)):
         assert any("elbo" in record for record in read_run(run).validation)
         (row,) = as_dicts(scoreboard(read_groups([run]))[0])

@@ -357,52 +357,6 @@ def script(name: str) -> Any:
     return module
 
 
-def test_the_next_round_is_chosen_on_dev(trained, tmp_path, capsys):
-    pick = script("parsing_pick")
-    folder = trained["parser"].parent
-    runs, ablations = tmp_path / "runs.txt", tmp_path / "ablations.txt"
-    lines = [f"dpp-lr{rate} table2-dpp optimizer.lr={rate}" for rate in ("1e-2", "5e-3")]
-    lines += ["nes-lr1e-2 table2-nes optimizer.lr=1e-2", "nes-lr1 table2-nes optimizer.lr=1"]
-    runs.write_text("# a comment\n" + "\n".join(lines) + "\n")
-    ablations.write_text("dpp+trained table2-dpp optimizer.lr=$lr\nnes+x table2-nes lr=$lr\n")
-    found = pick.next_round(folder, runs, ablations)
-    scores = {rate: pick.dev_score(folder / f"dpp-lr{rate}") for rate in ("1e-2", "5e-3")}
-    best = "1e-2" if scores["1e-2"] > scores["5e-3"] else "5e-3"  # equal: the smaller
-    assert found == [
-        f"dpp-lr{best}-s1 table2-dpp optimizer.lr={best} --seed 1",
-        f"dpp-lr{best}-s2 table2-dpp optimizer.lr={best} --seed 2",
-        f"dpp+trained table2-dpp optimizer.lr={best}",
-    ]
-    said = capsys.readouterr().err
-    assert "nes: 1 of 2 rates finished" in said
-    assert "nes+x: no winner of nes yet" in said
-
-
-def test_the_lists_name_every_run_once_and_every_recipe():
-    pick = script("parsing_pick")
-    lines = [
-        line
-        for name in ("parsing_runs.txt", "parsing_ablations.txt")
-        for line in pick.read_list(BENCHMARKS / name)
-    ]
-    names = [line[0] for line in lines]
-    assert len(set(names)) == len(names)
-    sources = published_tables()[1].sources
-    for name, recipe, *words in lines:
-        small_recipe(recipe, *(w.replace("$lr", "1") for w in words if w.startswith("model.")))
-        source, target = name.partition("/")[0].split("-")
-        assert sources[target] == source
-        assert {f"data.source={source}", f"data.target={target}"} <= set(words)
-        if "--init-from" in words:
-            start = words[words.index("--init-from") + 1].removeprefix("$folder/")
-            assert start in names
-    searches = [name.rpartition("-lr")[0] for name in names if "-lr" in name]
-    assert all(searches.count(search) == 3 for search in searches)
-    for name in names:
-        if "+" in name and "decoder" not in name:
-            assert name.partition("+")[0] in searches
-
-
 def test_what_is_kept_has_no_word_of_a_treebank(of_table_2, trained, tmp_path):
     keep = script("keep_runs").keep
     for name, source in (("real", of_table_2), ("generated", trained["parser"].parent)):

@@ -1,4 +1,4 @@
-"""Table 3 from the run files in ``results``: ours beside the paper's, by hand and by the report."""
+"""Table 3 from the archives in ``results``: ours beside the paper's, by hand and by the report."""
 
 import json
 from pathlib import Path
@@ -7,16 +7,29 @@ from statistics import mean, stdev
 import pytest
 
 from nestruct.reports import Table, find_runs, paper_tables, read_groups, read_run, report_tables
+from nestruct.reports.archives import unpack_runs
 from nestruct.reports.published import published_number, published_tables
 from nestruct.reports.tables import Cell
 
-RUNS = Path(__file__).parents[2] / "results" / "categorical"
+ROOT = next(path for path in Path(__file__).parents if (path / "pyproject.toml").is_file())
 SIZES = {16: "25K", 32: "50K", 64: "100K", 128: "200K", 256: "400K", 512: "800K"}
 
 
 @pytest.fixture(scope="module")
-def tables() -> dict[str, Table]:
-    return {t.title: t for t in report_tables(read_groups(find_runs([RUNS])[0]))}
+def runs(tmp_path_factory) -> Path:
+    """A folder with the runs of Table 3 and of the appendix."""
+    folder = tmp_path_factory.mktemp("runs")
+    for name in ("table3", "appendix"):
+        archive = ROOT / "results" / f"{name}-runs.tar.xz"
+        if not archive.is_file():
+            pytest.skip("a source distribution has no results")
+        unpack_runs(archive, folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def tables(runs) -> dict[str, Table]:
+    return {t.title: t for t in report_tables(read_groups(find_runs([runs])[0]))}
 
 
 def as_dicts(table: Table) -> list[dict[str, Cell]]:
@@ -24,9 +37,9 @@ def as_dicts(table: Table) -> list[dict[str, Cell]]:
     return [dict(zip(names, row, strict=True)) for row in table.rows]
 
 
-def on_test(name: str, metric: str) -> float:
+def on_test(run: Path, metric: str) -> float:
     """A number of a run file, read without any of our code."""
-    records = map(json.loads, (RUNS / name / "metrics.jsonl").read_text().splitlines())
+    records = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
     return next(record for record in records if record["split"] == "test")[metric]
 
 
@@ -42,22 +55,22 @@ def test_every_number_is_as_printed():
     assert list(table.columns.values()) == list(SIZES.values())
 
 
-def test_table_3_has_ours_the_papers_and_the_difference(tables):
+def test_table_3_has_ours_the_papers_and_the_difference(runs, tables):
     table = tables["Table 3: models of six sizes, FashionMNIST"]
     rows = {row["parameters"].text: row for row in as_dicts(table)}
     assert list(rows) == list(SIZES.values())
     for hidden, size in SIZES.items():
         seeds = [f"table3-nes-{hidden}{end}" for end in ("", "-seed1", "-seed2")]
-        values = [-on_test(name, "loss_mode") for name in seeds]
+        values = [-on_test(runs / name, "loss_mode") for name in seeds]
         row = rows[size]
         assert row["NES: ours"].value == pytest.approx(mean(values))
         assert row["NES: ours"].spread == pytest.approx(stdev(values))
         assert row["NES: ours"].text.endswith(" (3)")
         assert row["NES: true ELBO"].value == pytest.approx(
-            -mean(on_test(n, "loss") for n in seeds)
+            -mean(on_test(runs / n, "loss") for n in seeds)
         )
         # Not the better seed with early stopping, nor another learning rate.
-        sst = -on_test(f"table3-sst-{hidden}", "loss_mode")
+        sst = -on_test(runs / f"table3-sst-{hidden}", "loss_mode")
         assert row["SST: ours"].value == pytest.approx(sst)
     assert rows["25K"]["NES: difference"].text == "+1.6"
     assert rows["25K"]["NES: paper"].value == -239.40
@@ -74,25 +87,25 @@ def test_cost_and_seeds_stand_below(tables):
     assert rows["100K"]["SST: wall-clock"].value == pytest.approx(306, abs=1)
 
 
-def test_runs_with_other_settings_are_beside_the_table(tables):
+def test_runs_with_other_settings_are_beside_the_table(runs, tables):
     rows = as_dicts(tables["Table 3: other settings"])
     found = {(r["parameters"].text, r["method"].text, r["setting"].text): r for r in rows}
     large = found["400K", "NES", "population_size 180"]
-    assert large["ELBO"].value == pytest.approx(-on_test("table3-nes-256-n180", "loss_mode"))
+    assert large["ELBO"].value == pytest.approx(-on_test(runs / "table3-nes-256-n180", "loss_mode"))
     assert large["difference to the cell"].text == "+12.6"
     assert ("100K", "SST", "lr 0.003, patience 12") in found
     assert ("100K", "SST", "patience 12") in found
     assert len(found) == len(rows)
 
 
-def test_only_runs_with_the_papers_settings_get_its_numbers():
-    assert published_number(read_run(RUNS / "table3-nes-16"), "elbo") == (-239.40, None)
+def test_only_runs_with_the_papers_settings_get_its_numbers(runs):
+    assert published_number(read_run(runs / "table3-nes-16"), "elbo") == (-239.40, None)
     for other in ("table3-nes-16-n20", "table3-sst-16-lr3e-3", "snes-64-tensor", "fashion-nes"):
-        assert published_number(read_run(RUNS / other), "elbo") is None, other
+        assert published_number(read_run(runs / other), "elbo") is None, other
 
 
-def test_a_size_that_was_not_run_says_so():
-    groups = read_groups([RUNS / "table3-nes-16", RUNS / "table3-nes-32-n20"])
+def test_a_size_that_was_not_run_says_so(runs):
+    groups = read_groups([runs / "table3-nes-16", runs / "table3-nes-32-n20"])
     numbers, costs, others = paper_tables(groups)
     rows = {row["parameters"].text: row for row in as_dicts(numbers)}
     assert rows["25K"]["NES: ours"].text == "-242.4 (1)"
@@ -104,14 +117,14 @@ def test_a_size_that_was_not_run_says_so():
     assert beside["difference to the cell"].text == ""
 
 
-def test_the_appendix_has_no_table_of_its_own():
-    assert paper_tables(read_groups([RUNS / "fashion-nes", RUNS / "kmnist-gsm"])) == []
+def test_the_appendix_has_no_table_of_its_own(runs):
+    assert paper_tables(read_groups([runs / "fashion-nes", runs / "kmnist-gsm"])) == []
 
 
-def test_other_images_are_not_in_it(tmp_path):
+def test_other_images_are_not_in_it(runs, tmp_path):
     (tmp_path / "run").mkdir()
     for file in ("config.toml", "metrics.jsonl"):
-        text = (RUNS / "table3-nes-16" / file).read_text()
+        text = (runs / "table3-nes-16" / file).read_text()
         (tmp_path / "run" / file).write_text(text.replace("fashion-mnist", "kmnist"))
     groups = read_groups([tmp_path / "run"])
     assert paper_tables(groups) == []
@@ -120,8 +133,8 @@ def test_other_images_are_not_in_it(tmp_path):
     assert not any("difference" in name for _, name in numbers.columns)
 
 
-def test_a_tiny_table_claims_neither_the_papers_sizes_nor_its_data():
-    numbers, costs = paper_tables(read_groups([RUNS / "table3-nes-16"]), tiny="table3")
+def test_a_tiny_table_claims_neither_the_papers_sizes_nor_its_data(runs):
+    numbers, costs = paper_tables(read_groups([runs / "table3-nes-16"]), tiny="table3")
     assert numbers.title == "Tiny Table 3 (not comparable): models of six sizes"
     assert costs.title == "Tiny Table 3 (not comparable): what each cell cost"
     for table in (numbers, costs):

@@ -1,10 +1,12 @@
 """Recipes: resolved and checked before anything is built."""
 
+import tomllib
+
 import pytest
 import torch
 
 import nestruct
-from nestruct.training import Recipe, build, read_recipe, recipe_names
+from nestruct.training import Recipe, build, read_recipe, recipe_names, recipe_text
 from nestruct.training.checks import check_value
 from nestruct.training.recipes.parts import OPTIMIZERS, SCHEDULERS
 from nestruct.training.recipes.recipe import parse_value
@@ -161,6 +163,100 @@ def test_recipe_files(tmp_path):
     file.write_text("data = 3\nmodel = 3\nestimator = 3\noptimizer = 3\ntraining = 3")
     with pytest.raises(nestruct.InputError, match=r"training must be a table"):
         Recipe.from_tables(read_recipe(str(file)))
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Writes recipe files into one folder; gives the path of the last one."""
+
+    def write_files(**texts: str) -> str:
+        for name, text in texts.items():
+            (tmp_path / f"{name}.toml").write_text(text, encoding="utf-8")
+        return str(tmp_path / f"{name}.toml")
+
+    return write_files
+
+
+def test_a_base_says_what_a_recipe_does_not(write):
+    mine = write(mine='base = "graph-layout-tiny"\nseed = 4\n[estimator]\nsigma = 0.5')
+    found, base = read_recipe(mine), tables()
+    assert found == {
+        **base,
+        "recipe": "mine",
+        "seed": 4,
+        "estimator": {**base["estimator"], "sigma": 0.5},
+    }
+    resolved = Recipe.from_tables(found | {"device": "cpu"}).to_config()
+    assert "base" not in resolved
+    assert resolved["estimator"]["population_size"] == base["estimator"]["population_size"]
+
+
+def test_another_name_drops_what_the_base_said_of_that_table(write):
+    mine = write(
+        mine="""
+        base = "graph-layout-tiny"
+        [estimator]
+        name = "StructureNES"
+        [optimizer]
+        name = "Adam"
+        [scheduler]
+        name = "none"
+        """
+    )
+    found = read_recipe(mine)
+    assert found["estimator"] == {"name": "StructureNES"}
+    assert found["optimizer"] == tables()["optimizer"]
+    assert "scheduler" not in found
+
+
+def test_a_base_is_looked_for_beside_the_file(write, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path.parent)
+    bottom = 'base = "graph-layout-tiny"\nrecipe = "bottom"\nseed = 1'
+    top = write(bottom=bottom, middle='base = "./bottom.toml"\nseed = 2', top='base="middle.toml"')
+    found = read_recipe(top, ["training.max_steps=3"])
+    assert (found["recipe"], found["seed"], found["training"]["max_steps"]) == ("top", 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('base = "graph-layout-tinny"', "did you mean 'graph-layout-tiny'?"),
+        ('base = "other.toml"', "other.toml cannot be read: No such file"),
+        ('base = "mine.toml"', "leads back to it: "),
+        ('base = "a.toml"', "leads back to it: "),
+        ("base = 3", "base is the name of a recipe that comes with nestruct, or a file's path"),
+        ('base = "/mine.toml"', "relative to this one; got '/mine.toml'"),
+        ('base = "graph-layout-tiny"\ndata = 3', "data must be a table"),
+    ],
+)
+def test_a_base_that_cannot_be_had_gets_one_sentence(write, text, message):
+    mine = write(a='base = "./b.toml"', b='base = "a.toml"', mine=text)
+    with pytest.raises(nestruct.InputError) as error:
+        Recipe.from_tables(read_recipe(mine))
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_only_so_many_recipes_are_one_upon_the_other(write):
+    first = {"r0": 'base = "graph-layout-tiny"'}
+    chain = first | {f"r{k}": f'base = "r{k - 1}.toml"' for k in range(1, 8)}
+    longer = chain | {"r8": 'base = "r7.toml"'}
+    assert read_recipe(write(**dict(list(chain.items())[:7])))["recipe"] == "r6"
+    with pytest.raises(nestruct.InputError, match="More than 8 recipes are one upon the other"):
+        read_recipe(write(**longer))
+
+
+def test_the_configuration_of_a_run_has_no_base():
+    with pytest.raises(nestruct.InputError, match="A recipe's key 'base' is not known"):
+        Recipe.from_tables(tables() | {"base": "graph-layout-5"})
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_shipped_recipes_say_what_their_titles_speak_of(name):
+    """Reports read the file itself: a title is true of a run with its estimator and structure."""
+    own, found = tomllib.loads(recipe_text(name)), read_recipe(name)
+    assert own["estimator"]["name"] == found["estimator"]["name"]
+    assert own.get("model", {}).get("structure") == found["model"].get("structure")
 
 
 def test_values_against_annotations():

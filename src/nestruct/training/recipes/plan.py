@@ -5,12 +5,13 @@ import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
+from typing import Any
 
 from nestruct.checks import check_name
 
 
 @dataclass(frozen=True)
-class Entry:
+class PlannedRun:
     """One line of a plan: a recipe with options, for some seeds.
 
     Args:
@@ -37,7 +38,7 @@ class Entry:
     after: str | None = None
     tiny: tuple[str, ...] = ()
 
-    def on(self, name: str, options: Sequence[str]) -> "Entry":
+    def on(self, name: str, options: Sequence[str]) -> "PlannedRun":
         """The same on other data: their name comes first, and their options."""
         return replace(
             self,
@@ -55,24 +56,30 @@ class Plan:
         name: What is reproduced.
         title: What it is about.
         protocol: In a few sentences: what is measured, and what differs from the paper's.
+        entries: The runs, what is worth most first; none where a benchmark is run instead.
+        tiny: Overrides that make a laptop's version of every entry, or of the benchmark.
         jobs: How many runs share a GPU.
-        tiny: Overrides that make a laptop's version of every entry.
-        entries: The runs, what is worth most first.
-        measured: Whether the entries' seconds were measured, not estimated from shorter runs.
+        measured: True if the entries' seconds were measured, not estimated from shorter runs.
+        beside: True if it is no table or figure of the paper: ``all`` leaves it out.
+        bench: The benchmark that is run instead of trainings, as `nestruct bench` calls it.
+        cost: What a benchmark takes, in a sentence.
     """
 
     name: str
     title: str
-    protocol: str
-    jobs: int
-    tiny: tuple[str, ...]
-    entries: tuple[Entry, ...]
+    protocol: str = ""
+    entries: tuple[PlannedRun, ...] = ()
+    tiny: tuple[str, ...] = ()
+    jobs: int = 1
     measured: bool = True
+    beside: bool = False
+    bench: str = ""
+    cost: str = ""
 
-    def runs(self, seeds: int | None = None) -> Iterator[tuple[Entry, int]]:
+    def runs(self, seeds: int | None = None) -> Iterator[tuple[PlannedRun, int]]:
         """Every entry with every seed, the first seed of all entries first."""
 
-        def count(entry: Entry) -> int:
+        def count(entry: PlannedRun) -> int:
             return 1 if entry.once else entry.seeds if seeds is None else seeds
 
         for last in (False, True):
@@ -80,14 +87,14 @@ class Plan:
             for seed in range(max(map(count, entries), default=0)):
                 yield from ((entry, seed) for entry in entries if seed < count(entry))
 
-    def start(self, entry: Entry, seed: int) -> tuple[str, int] | None:
+    def start(self, entry: PlannedRun, seed: int) -> tuple[str, int] | None:
         """The entry, and its seed, whose run a run starts from; None where it starts afresh."""
         if entry.after is None:
             return None
         before = next(e for e in self.entries if e.name == entry.after)
         return before.name, 0 if before.once else seed
 
-    def overrides(self, entry: Entry, *, tiny: bool) -> list[str]:
+    def overrides(self, entry: PlannedRun, *, tiny: bool) -> list[str]:
         """What a run of an entry changes in its recipe."""
         if not tiny:
             return list(entry.options)
@@ -99,24 +106,34 @@ class Plan:
 
 
 def plan_names() -> list[str]:
-    """The plans that come with nestruct."""
-    return sorted(
+    """The plans that come with nestruct: tables, figures of the text, of the appendix, the rest."""
+    names = [
         file.name.removesuffix(".toml")
         for file in _folder().iterdir()
         if file.name.endswith(".toml")
-    )
+    ]
+    return sorted(names, key=lambda name: ("table" not in name, "-" in name, name))
 
 
 def read_plan(name: str, *, tiny: bool = False) -> Plan:
     """A plan, by name.
 
-    Where its file has a table ``each``, names with options, every run is there once for each of
-    them: all runs of the first name, then all of the second. The tiny version has every run once,
-    without those options; and of runs that its own data make the same, the first.
+    A file may have, besides runs and what `Plan` takes:
+
+    - ``base``, another plan: what the file does not say is as there, and its runs come after those;
+    - ``options``, overrides of every run;
+    - ``vary``, names with options: every run that is not run once is there for each of them;
+    - ``each``, names with options: all runs are there for the first name, then for the second.
+
+    The tiny version has no ``each``; and of runs that its own data make the same, the first.
     """
-    check_name("The plan", name, plan_names())
-    tables = tomllib.loads(_folder().joinpath(f"{name}.toml").read_text(encoding="utf-8"))
-    entries = tuple(Entry(**_tuples(entry)) for entry in tables.pop("runs"))
+    tables = _read(name)
+    every, vary = tables.pop("options", []), tables.pop("vary", {})
+    entries = tuple(
+        replace(entry, name=called, options=(*entry.options, *every, *more))
+        for entry in (PlannedRun(**_tuples(run)) for run in tables.pop("runs", []))
+        for called, more in _variants(entry, vary)
+    )
     each = tables.pop("each", {})
     if each and not tiny:
         entries = tuple(e.on(other, options) for other, options in each.items() for e in entries)
@@ -127,7 +144,24 @@ def read_plan(name: str, *, tiny: bool = False) -> Plan:
     return replace(plan, entries=tuple(reversed(distinct.values())))
 
 
-def estimate(runs: Sequence[tuple[Entry, int]], jobs: int) -> float:
+def _read(name: str) -> dict[str, Any]:
+    """The tables of a plan upon those of its base."""
+    check_name("The plan", name, plan_names())
+    tables = tomllib.loads(_folder().joinpath(f"{name}.toml").read_text(encoding="utf-8"))
+    if "base" not in tables:
+        return tables
+    base = _read(tables.pop("base"))
+    return base | tables | {"runs": base["runs"] + tables.get("runs", [])}
+
+
+def _variants(entry: PlannedRun, vary: dict[str, list[str]]) -> list[tuple[str, list[str]]]:
+    """The names that an entry has, with the options of each."""
+    if entry.once or not vary:
+        return [(entry.name, [])]
+    return [(f"{entry.name}-{name}", options) for name, options in vary.items()]
+
+
+def estimate(runs: Sequence[tuple[PlannedRun, int]], jobs: int) -> float:
     """Seconds that runs take on one H200, so many side by side."""
     longest = max((entry.seconds for entry, _ in runs if not entry.fills), default=0)
     return max(longest, sum(entry.seconds for entry, _ in runs) / jobs)

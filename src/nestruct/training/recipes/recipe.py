@@ -2,10 +2,12 @@
 
 Tables ``data``, ``model``, ``estimator``, ``optimizer`` and ``scheduler`` have a ``name`` and the
 options of what it names (`nestruct.training.recipes.parts`); ``training`` has those of
-`nestruct.training.Training`. Everything is checked before anything is built or written.
+`nestruct.training.Training`. ``base = "table1-nes"`` at the top takes everything that a file does
+not say from another recipe. Everything is checked before anything is built or written.
 """
 
 import dataclasses
+import os
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,6 +26,7 @@ from nestruct.training.recipes.parts import PARTS
 REQUIRED = ("data", "model", "estimator", "optimizer")
 TABLES = (*PARTS, "training")
 TOP = {"recipe": str, "title": str, "seed": int, "device": str}
+MOST_BASES = 8  # one upon the other
 
 
 @dataclass(frozen=True)
@@ -89,7 +92,7 @@ def recipe_names() -> list[str]:
 
 def recipe_text(recipe: str) -> str:
     """A recipe as it is written: by name, or from a TOML file."""
-    if not (recipe.endswith(".toml") or "/" in recipe):
+    if not _is_file(recipe):
         check_name("The recipe", recipe, recipe_names())
         file = resources.files("nestruct").joinpath("recipes", f"{recipe}.toml")
         return file.read_text(encoding="utf-8")
@@ -102,12 +105,11 @@ def recipe_text(recipe: str) -> str:
 
 
 def read_recipe(recipe: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """The tables of a recipe, by name or from a TOML file, with overrides ``key=value`` applied."""
-    try:
-        tables = tomllib.loads(recipe_text(recipe))
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"The recipe {recipe} cannot be read: {error}.") from None
-    tables = {"recipe": Path(recipe).stem, **tables}
+    """The tables of a recipe, by name or from a TOML file, with overrides ``key=value`` applied.
+
+    What the recipe's ``base`` says is there too, so there is no such key in the answer.
+    """
+    tables = {"recipe": Path(recipe).stem, **_with_base(recipe, ())}
     # Names first: another name drops what belonged to the one before.
     for override in sorted(overrides, key=lambda override: ".name=" not in override):
         apply_override(tables, override)
@@ -173,6 +175,45 @@ def resolve_device(device: str) -> str:
     return device
 
 
+def _with_base(recipe: str, above: tuple[str, ...]) -> dict[str, Any]:
+    """The tables of a recipe upon those of its base; `above` are the recipes that led here."""
+    if recipe in above:
+        raise InputError(f"The base of a recipe leads back to it: {' -> '.join([*above, recipe])}.")
+    if len(above) > MOST_BASES:
+        chain = " -> ".join(above)
+        raise InputError(f"More than {MOST_BASES} recipes are one upon the other: {chain}.")
+    try:
+        tables = tomllib.loads(recipe_text(recipe))
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"The recipe {recipe} cannot be read: {error}.") from None
+    if "base" not in tables:
+        return tables
+    base = _with_base(_place(recipe, tables.pop("base")), (*above, recipe))
+    base.pop("recipe", None)  # what the base is called
+    for key, value in tables.items():
+        if key not in TABLES:
+            base[key] = value
+            continue
+        options = _table(tables, key)
+        before = _table(base, key)
+        if options.get("name", before.get("name")) != before.get("name"):
+            before.clear()
+        before.update(options)
+        if options.get("name") == "none":
+            del base[key]
+    return base
+
+
+def _place(recipe: str, base: Any) -> str:
+    """A recipe's base as `recipe_text` takes it: a file is looked for beside the recipe."""
+    if not isinstance(base, str) or not base or Path(base).is_absolute():
+        raise InputError(
+            f"The recipe {recipe}: base is the name of a recipe that comes with nestruct, or a "
+            f"file's path relative to this one; got {base!r}."
+        )
+    return os.path.normpath(Path(recipe).parent / base) if _is_file(base) else base
+
+
 def _section(key: str, table: dict[str, Any], training: Training) -> Section:
     known = PARTS[key]
     options = dict(table)
@@ -196,6 +237,10 @@ def _table(tables: dict[str, Any], key: str) -> dict[str, Any]:
     if not isinstance(tables.setdefault(key, {}), dict):
         raise InputError(f"{key} must be a table: write [{key}] and its options below.")
     return tables[key]
+
+
+def _is_file(recipe: str) -> bool:
+    return recipe.endswith(".toml") or "/" in recipe
 
 
 def _shipped() -> list[Any]:

@@ -1,0 +1,292 @@
+"""Table 1, graph layout: ``results/table1.json`` from run files, and the tables made of it."""
+
+import math
+import re
+import statistics
+from collections.abc import Sequence
+
+from table_data import (
+    RESULTS,
+    Data,
+    archived,
+    configurations,
+    entry,
+    numeric,
+    published,
+    runs_named,
+    spread,
+    summary,
+)
+
+from nestruct.wording import count, duration
+
+# Row of the table: the paper's name of the method, the runs of either column without their seeds.
+ROWS: dict[str, tuple[str, str, str]] = {
+    "REINFORCE, batch": ("REINFORCE (batch)", "reinforce-batch", "k-reinforce-batch"),
+    "REINFORCE, EMA": ("REINFORCE (EMA)", "reinforce-ema", "k-reinforce-ema"),
+    "REINFORCE, multi-sample": ("REINFORCE (multi-sample)", "reinforce-8", "k-reinforce-4"),
+    "NVIL": ("NVIL", "nvil", "k-nvil"),
+    "SST": ("SST", "sst", "k-sst"),
+    "NES": ("NES", "nes", "k-nes"),
+    "NES, a minibatch per pair": ("", "nes-per-pair", "k-nes-per-pair"),
+    "ScoreNES": ("", "score-nes", "k-score-nes"),
+    "StructureNES": ("", "structure-nes", "k-structure-nes"),
+    "StructureNES without the pull, four starts": (
+        *("", "structure-nes-4-starts", "k-structure-nes-4-starts"),
+    ),
+}
+LONG = {
+    "REINFORCE, multi-sample": "REINFORCE, multi-sample (ours: 8; 4 for n-1 edges)",
+    "NES": "NES (ours: 1,000 of the paper's 50,000 steps)",
+}
+BEST = "StructureNES"
+COLUMNS = ("spanning-tree", "k-subset")
+METRICS = ("f1_sample", "f1_map", "loss_published")
+REACHED = {  # the rows of "cost to target"
+    "REINFORCE, EMA": ("reinforce-ema",),
+    "REINFORCE, 2 samples": ("reinforce-2",),
+    "REINFORCE, 4 samples": ("reinforce-4",),
+    "REINFORCE, 8 samples": ("reinforce-8",),
+    "SST": ("sst",),
+    "ScoreNES": ("score-nes",),
+    "StructureNES": ("structure-nes",),
+    "NES, a minibatch per pair": ("nes-per-pair",),
+    "REINFORCE, batch; NVIL": ("reinforce-batch", "nvil"),
+}
+TARGETS = (
+    *(("f1_sample", 0.80), ("f1_sample", 0.90), ("f1_sample", 0.95)),
+    *(("elbo", -1500.0), ("elbo", -1080.0), ("elbo", -500.0)),
+)
+CURVE = (500, 2000, 5000, 9000, 10000, 10500, 12000, 20000, 29500, 34000)
+CUT = "nes-per-pair-s0"
+GOOD_START = 0.86  # F1 after 1,000 steps; the others are below 0.4
+
+
+def collect() -> Data:
+    with archived("table1") as folders:
+        runs = runs_named(folders)
+    references: dict[str, Data] = {column: {} for column in COLUMNS}
+    for run in runs.values():
+        for label, values in ((run.scene or {}).get("references") or {}).items():
+            references[run.config["model"]["structure"]][label] = values["f1"]
+    entries = {name: entry(run, METRICS, curve=METRICS) for name, run in runs.items()}
+    for name, values in tried().items():
+        entries[name]["starts"] = values
+    entries[CUT]["train_seconds"] = runs[CUT].records["train"][-1]["timing"]["seconds"]
+    paper = {row["method"]: row for row in published("table1")["rows"]}
+    rows = []
+    for label, (method, *stems) in ROWS.items():
+        for column, stem in zip(COLUMNS, stems, strict=True):
+            names = named(entries, stem)
+            found: Data = {"row": label, "column": column, "runs": names}
+            if names:
+                found |= summary([entries[name] for name in names], METRICS)
+            printed = paper.get(method, {}).get(column, {})
+            found["paper"] = {key: printed[key] for key in ("elbo", "f1") if key in printed}
+            rows.append(found)
+    return {
+        "title": "Table 1: graph layout, 10 nodes, T = 10",
+        "archives": ["table1-runs.tar.xz", "table1-search-runs.tar.xz"],
+        "protocol": (
+            "Test data at the step that was best on validation data. ELBO (minus loss_published) "
+            "per node, one step ahead at one sampled structure, Gumbel KL over directed edges, no "
+            "constant; F1 of that structure. Seconds are one run's, beside two others; of four "
+            "starts, beside four others, all starts counted."
+        ),
+        "rows": rows,
+        "without learning, F1 on validation data": references,
+        "single starts": starts(),
+        **configurations(runs),
+        "runs": entries,
+    }
+
+
+def tried() -> dict[str, list[float]]:
+    """What the starts of a run came to on validation data, as it was printed; the least is kept."""
+    text = (RESULTS / "table1-starts.txt").read_text(encoding="utf-8")
+    pattern = r"Start \d of \d: validation loss_published ([0-9.,]+) after"
+    return {
+        block.partition("\n")[0]: [float(v.replace(",", "")) for v in re.findall(pattern, block)]
+        for block in re.split(r"^(?=structure-nes)", text, flags=re.MULTILINE)[1:]
+    }
+
+
+def starts() -> Data:
+    """StructureNES without the pull after 1,000 steps: which of 24 starts find the trees."""
+    with archived("table1-search") as folders:
+        runs = runs_named({n: f for n, f in folders.items() if n.startswith("starts/start-")})
+    found = [
+        {
+            "run": name,
+            "seed": run.config["seed"],
+            "commit": run.environment["commit"],
+            "steps": run.validation[-1]["step"],
+            "seconds": run.validation[-1]["timing"]["seconds"],
+            **{metric: run.validation[-1][metric] for metric in METRICS},
+        }
+        for name, run in sorted(runs.items(), key=lambda item: item[1].config["seed"])
+    ]
+    good = [start for start in found if start["f1_sample"] >= GOOD_START]
+    bad = [start for start in found if start["f1_sample"] < GOOD_START]
+    return {
+        "good": len(good),
+        "of": len(found),
+        "f1_sample": {kind: ends(group, "f1_sample") for kind, group in _kinds(good, bad)},
+        "loss_published": {
+            kind: ends(group, "loss_published") for kind, group in _kinds(good, bad)
+        },
+        "starts": found,
+        "alone": "300 steps by themselves, starts/alone-structure-nes: 5.5 ms a step",
+    }
+
+
+def _kinds(good: list[Data], bad: list[Data]) -> tuple[tuple[str, list[Data]], ...]:
+    return ("good", good), ("bad", bad)
+
+
+def ends(group: Sequence[Data], metric: str) -> list[float]:
+    values = [start[metric] for start in group]
+    return [min(values), max(values)]
+
+
+def named(entries: Data, stem: str) -> list[str]:
+    """The runs of one configuration, in order of their seeds."""
+    return [name for name in sorted(entries) if name.rpartition("-s")[0] == stem]
+
+
+def elbo(value: float) -> str:
+    return f"{value:,.0f}"
+
+
+def percent(value: float) -> str:
+    return f"{value:.1f}"
+
+
+def ours(data: Data, cell: Data) -> tuple[str, str]:
+    """ELBO and F1 of a cell, in words."""
+    runs = [data["runs"][name]["test"] for name in cell["runs"]]
+    if not runs:
+        return "not run", "not run"
+    return (
+        spread([-run["loss_published"] for run in runs], elbo),
+        spread([100 * run["f1_sample"] for run in runs], percent),
+    )
+
+
+def printed(cell: Data, metric: str) -> str:
+    numbers = cell["paper"].get(metric)
+    return f"{numbers[0]:,} ± {numbers[1]}" if numbers else ""
+
+
+def main_table(data: Data) -> str:
+    columns = ["", "ELBO, paper", "ELBO, ours", "F1, paper", "F1, ours"]
+    columns += ["n-1 edges: ELBO, paper", "ours", "F1, paper", "ours"]
+    lines = []
+    for label in ROWS:
+        bold = "**" if label == BEST else ""
+        line = [f"{bold}{LONG.get(label, label)}{bold}"]
+        for cell in (cell for cell in data["rows"] if cell["row"] == label):
+            values = [f"{bold}{text}{bold}" for text in ours(data, cell)]
+            line += [printed(cell, "elbo"), values[0], printed(cell, "f1"), values[1]]
+        lines.append(line)
+    references = data["without learning, F1 on validation data"]["k-subset"]
+    tree = percent(100 * references["shortest tree without learning"])
+    pairs = percent(100 * references["nearest pairs without learning"])
+    head = "no learning: "
+    lines.append([f"{head}shortest tree through the last three positions", *_only(tree, tree)])
+    lines.append([f"{head}nine nearest pairs", *_only("", pairs)])
+    first = [f"{head}untrained model"]
+    for stem in ("structure-nes", "k-structure-nes"):
+        curves = [data["runs"][name]["curve"] for name in named(data["runs"], stem)]
+        first += ["", spread([-curve["loss_published"][0] for curve in curves], elbo)]
+        first += ["", spread([100 * curve["f1_sample"][0] for curve in curves], percent)]
+    return numeric(columns, [*lines, first])
+
+
+def _only(trees: str, edges: str) -> list[str]:
+    return ["", "", "", trees, "", "", "", edges]
+
+
+def cost_table(data: Data) -> str:
+    columns = ["", "steps", "decoder evaluations", "wall-clock"]
+    columns += ["n-1 edges: steps", "decoder evaluations", "wall-clock"]
+    lines = []
+    for label in ROWS:
+        line = [label]
+        for cell in (cell for cell in data["rows"] if cell["row"] == label):
+            line += _cost(data, cell["runs"])
+        lines.append(line)
+    return numeric(columns, lines)
+
+
+def _cost(data: Data, names: Sequence[str]) -> list[str]:
+    if not names:
+        return ["", "", ""]
+    runs = [data["runs"][name] for name in names]
+    steps, spent, seconds = (
+        statistics.fmean(run[key] for run in runs) for key in ("steps", "decoded", "seconds")
+    )
+    if names == [CUT]:  # what came after its best step was stopped, and its test ran on a CPU
+        steps, seconds = runs[0]["best_step"], runs[0]["train_seconds"]
+    return [f"{steps:,.0f}", count(spent), duration(seconds)]
+
+
+def examples(data: Data, name: str) -> int:
+    """How many examples one evaluation of a run decodes."""
+    run = data["runs"][name]
+    return run["decoded"] // run["evaluations"]
+
+
+def reached(data: Data, names: Sequence[str], metric: str, target: float) -> tuple[float, float]:
+    """Decodings and seconds to a target on validation data, the median over seeds."""
+    spent = []
+    for name in names:
+        curve, size = data["runs"][name]["curve"], examples(data, name)
+        values = curve["f1_sample"] if metric != "elbo" else [-v for v in curve["loss_published"]]
+        first = next((k for k, value in enumerate(values) if value >= target), None)
+        known = first is not None
+        spent.append(
+            (curve["evaluations"][first] * size, curve["seconds"][first])
+            if known
+            else (math.inf, math.inf)
+        )
+    decodings, seconds = zip(*spent, strict=True)
+    return statistics.median(decodings), statistics.median(seconds)
+
+
+def target_table(data: Data) -> str:
+    columns = ["", "F1 80", "F1 90", "F1 95", "ELBO -1500", "ELBO -1080", "ELBO -500"]
+    costs = {
+        label: [
+            reached(data, [n for stem in stems for n in named(data["runs"], stem)], *target)
+            for target in TARGETS
+        ]
+        for label, stems in REACHED.items()
+    }
+    lines = []
+    for label, cells in costs.items():
+        line = [label]
+        for k, (spent, seconds) in enumerate(cells):
+            if math.isinf(spent):
+                line.append("-")
+                continue
+            fewest, quickest = (min(row[k][which] for row in costs.values()) for which in (0, 1))
+            texts = (count(spent), spent == fewest), (f"{seconds:.0f} s", seconds == quickest)
+            if all(best for _, best in texts):
+                line.append(f"**{texts[0][0]}, {texts[1][0]}**")
+            else:
+                line.append(", ".join(f"**{text}**" if best else text for text, best in texts))
+        lines.append(line)
+    return numeric(columns, lines)
+
+
+def curve_table(data: Data) -> str:
+    curve, size = data["runs"][CUT]["curve"], examples(data, CUT)
+    places = [curve["step"].index(step) for step in CURVE]
+    head = ["decodings", *(count(curve["evaluations"][k] * size) for k in places)]
+    lines = [
+        ["step", *(f"{step:,}" for step in CURVE)],
+        ["F1 (validation)", *(percent(100 * curve["f1_sample"][k]) for k in places)],
+        ["ELBO", *(elbo(-curve["loss_published"][k]) for k in places)],
+    ]
+    return numeric(head, lines)

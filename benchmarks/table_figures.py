@@ -1,0 +1,187 @@
+"""The figures of the pages with tables, drawn from the JSON files in ``results``."""
+
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import matplotlib
+import table1
+import table3
+from table_data import Data, read_json
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+from matplotlib.ticker import LogLocator, NullFormatter
+
+from nestruct.wording import count
+
+# Okabe and Ito's colours, which the colour-blind can tell apart.
+BLUE, ORANGE, GREEN, VERMILION, PURPLE = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7"
+GREY, SKY = "#999999", "#56B4E9"
+# Of Table 1's rows; the three REINFORCE in grey, told apart by their dashes.
+LOOKS = {
+    "REINFORCE, batch": ("REINFORCE (batch)", GREY, "-"),
+    "REINFORCE, EMA": ("REINFORCE (EMA)", GREY, "--"),
+    "REINFORCE, multi-sample": ("REINFORCE (multi-sample)", GREY, ":"),
+    "NVIL": ("NVIL", PURPLE, "-."),
+    "SST": ("SST", ORANGE, "-"),
+    "NES": ("NES", SKY, "--"),
+    "NES, a minibatch per pair": ("NES, a minibatch per pair", GREEN, ":"),
+    "ScoreNES": ("ScoreNES", BLUE, "-."),
+    "StructureNES": ("StructureNES", VERMILION, "-"),
+}
+TITLES = {"spanning-tree": "spanning tree", "k-subset": "any n−1 edges"}  # noqa: RUF001
+SHOWN = {
+    "f1_sample": ("F1 of a sampled structure", (0, 1)),
+    "loss_published": ("ELBO as published, per node", (-3000, 0)),
+}
+AXES = {"decoded": "decoder evaluations, one example each", "seconds": "seconds"}
+METHODS = dict(zip(table3.METHODS, (BLUE, GREEN, ORANGE, VERMILION, PURPLE), strict=True))
+
+
+def draw(folder: Path) -> None:
+    """Draws all of them."""
+    data = read_json("table1")
+    for space in TITLES:
+        _layout(data, space, folder / f"graph-layout-{space}.png")
+    table, appendix = read_json("table3"), read_json("appendix")
+    figures = {"curves": _curves(appendix), "gap": _gaps(), "used": _used(table)}
+    for name, figure in (figures | {"snes": _snes(table)}).items():
+        for axis in figure.axes:
+            axis.spines[["top", "right"]].set_visible(False)
+            axis.grid(alpha=0.25)
+        _save(figure, folder / f"categorical-{name}.png")
+
+
+def _save(figure: Any, path: Path) -> None:
+    figure.savefig(path, dpi=110, metadata={"Software": None})
+    plt.close(figure)
+
+
+def _layout(data: Data, space: str, path: Path) -> None:
+    """A row of panels for each metric: a line is the mean over seeds, a band the range."""
+    figure, places = plt.subplots(2, 2, figsize=(11, 7), layout="constrained", sharey="row")
+    cells = [c for c in data["rows"] if c["column"] == space and c["row"] in LOOKS and c["runs"]]
+    for row, (metric, (label, limits)) in zip(places, SHOWN.items(), strict=True):
+        for place, (axis, title) in zip(row, AXES.items(), strict=True):
+            for cell in cells:
+                _line(place, data, cell, metric, axis)
+            place.set(xscale="log", xlabel=title, ylim=limits)
+            place.xaxis.set_major_locator(LogLocator(subs=(1, 3)))
+            place.xaxis.set_major_formatter(lambda value, _: count(value))
+            place.xaxis.set_minor_formatter(NullFormatter())
+            place.spines[["top", "right"]].set_visible(False)
+            place.grid(alpha=0.25)
+            if metric == "f1_sample":
+                _references(place, data["without learning, F1 on validation data"][space])
+        row[0].set_ylabel(f"{label}, validation")
+    figure.suptitle(TITLES[space], fontsize=12)
+    handles, labels = places[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=9, frameon=False)
+    _save(figure, path)
+
+
+def _line(place: Any, data: Data, cell: Data, metric: str, axis: str) -> None:
+    name, color, style = LOOKS[cell["row"]]
+    curves = [_points(data, run, metric, axis) for run in cell["runs"]]
+    steps = sorted(set.intersection(*map(set, curves)))
+    xs = [fmean(curve[step][0] for curve in curves) for step in steps]
+    ys = [[curve[step][1] for curve in curves] for step in steps]
+    seeds = f" ({len(curves)} seed{'s' * (len(curves) > 1)})"
+    look = {"color": color, "linestyle": style, "label": name + seeds}
+    place.plot(xs, [fmean(y) for y in ys], linewidth=1.7, **look)
+    if len(curves) > 1:
+        place.fill_between(
+            xs, list(map(min, ys)), list(map(max, ys)), color=color, alpha=0.15, lw=0
+        )
+
+
+def _points(data: Data, name: str, metric: str, axis: str) -> dict[int, tuple[float, float]]:
+    """By step, what was spent and what was reached."""
+    curve, size = data["runs"][name]["curve"], table1.examples(data, name)
+    sign = -1 if metric == "loss_published" else 1
+    rows = zip(curve["step"], curve["evaluations"], curve["seconds"], curve[metric], strict=True)
+    return {
+        step: (evaluations * size if axis == "decoded" else seconds, sign * value)
+        for step, evaluations, seconds, value in rows
+        if evaluations and seconds  # a logarithmic axis has no place for the untrained model
+    }
+
+
+def _references(place: Any, marks: dict[str, float]) -> None:
+    """What needs no learning, as dotted lines."""
+    above = 2.0
+    for label, value in sorted(marks.items(), key=lambda mark: -mark[1]):
+        below = above - value < 0.05
+        place.axhline(value, color="#555555", linewidth=0.9, linestyle=(0, (1, 3)))
+        place.text(
+            *(0.99, value - 0.008 if below else value + 0.008, label),
+            transform=place.get_yaxis_transform(),
+            ha="right",
+            va="top" if below else "bottom",
+            fontsize=7.5,
+            color="#555555",
+        )
+        above = value
+
+
+def _curves(data: Data) -> Any:
+    figure, axes = plt.subplots(1, 3, figsize=(11, 3.6), layout="constrained")
+    ranges = ((-300, -220), (-360, -280), (-174, -171))
+    for axis, (dataset, title), limits in zip(axes, table3.DATASETS.items(), ranges, strict=True):
+        for method, label in table3.METHODS.items():
+            run = data["runs"][f"{dataset}-{method}"]
+            epoch, curve = table3.EPOCH[run["is"]["data.dataset"]], run["curve"]
+            points = [
+                (step / epoch, -loss)
+                for step, loss in zip(curve["step"], curve["loss"], strict=True)
+                if step
+            ]
+            look = {"label": label, "color": METHODS[method]}
+            axis.plot(*zip(*points, strict=True), linewidth=1.6, **look)
+        axis.set(title=title, xlabel="epoch", ylim=limits, xscale="log")
+    axes[0].set_ylabel("true ELBO on validation, nats")
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=5, fontsize=9, frameon=False)
+    return figure
+
+
+def _gaps() -> Any:
+    figure, axis = plt.subplots(figsize=(5, 3.6), layout="constrained")
+    for sigma, colour in zip(table3.SIGMAS, (BLUE, ORANGE, VERMILION), strict=True):
+        rows = read_json(f"gap-{sigma}")["rows"]
+        epochs, gaps = ([r[key] for r in rows] for key in ("epoch", "gap"))
+        errors = [2 * r["error"] for r in rows]
+        axis.errorbar(epochs, gaps, errors, label=f"sigma {sigma}", color=colour)
+    axis.set(xlabel="epoch", ylabel="mean |g - k|, nats (± 2 standard errors)", yscale="log")
+    axis.legend(frameon=False)
+    return figure
+
+
+def _used(data: Data) -> Any:
+    figure, axis = plt.subplots(figsize=(5, 3.6), layout="constrained")
+    kinds = list(dict.fromkeys(line["method"] for line in data["categories in use"]))
+    for kind, colour in zip(kinds, (BLUE, ORANGE, GREEN, PURPLE), strict=False):
+        lines = [line for line in data["categories in use"] if line["method"] == kind]
+        label = "SST (Gumbel-softmax)" if kind == "SST" else kind
+        used, values = [line["used"] for line in lines], [-line["loss_mode"] for line in lines]
+        axis.scatter(used, values, label=label, color=colour, s=22, alpha=0.8)
+    axis.set(xlabel="categories in use, of ten", ylabel="paper's form of the test ELBO, nats")
+    axis.legend(frameon=False)
+    return figure
+
+
+def _snes(data: Data) -> Any:
+    figure, axis = plt.subplots(figsize=(5, 3.6), layout="constrained")
+    groups = table3.snes_groups(data)
+    for (label, names), colour in zip(groups.items(), (BLUE, ORANGE, GREEN), strict=True):
+        for number, name in enumerate(names):
+            curve = data["runs"][name]["curve"]
+            columns = (curve[key] for key in ("step", "evaluations", "loss"))
+            points = [(n / 1e6, -loss) for step, n, loss in zip(*columns, strict=True) if step]
+            first = label if number == 0 else None
+            axis.plot(*zip(*points, strict=True), color=colour, label=first, linewidth=1.4)
+    axis.set(xlabel="evaluations of a member's loss, millions", ylim=(-300, -228))
+    axis.set_ylabel("true ELBO on validation, nats")
+    axis.legend(frameon=False, fontsize=8)
+    return figure

@@ -1,0 +1,171 @@
+"""The smaller tables: the demo, Figure 2, the quality of gradients, times of steps."""
+
+from collections.abc import Sequence
+from statistics import median
+
+from table_data import Data, archived, configurations, entry, numeric, runs_named, summary, table
+
+from nestruct.benches.scaling_summary import step_seconds
+
+TRAINED = ("untrained", "early", "trained")
+
+
+def collect_demo() -> Data:
+    with archived("small") as folders:
+        runs = runs_named(folders)
+    entries = {}
+    for name, run in runs.items():
+        metric = "uas" if name.startswith("pars") else "f1_map"
+        entries[name] = entry(run, ["f1_map", "uas", "loss"], curve=[metric])
+    rows = [
+        {"row": recipe, "runs": names, **summary([entries[n] for n in names], ["f1_map"])}
+        for recipe, stem in (("graph-layout-demo", "seed="), ("graph-layout-5", "seed"))
+        if (names := [n for n in entries if n.startswith(f"{recipe}/{stem}")])
+    ]
+    return {
+        "title": "The demo: five particles by NES and by StructureNES; other small runs",
+        "archives": ["small-runs.tar.xz"],
+        "protocol": "F1 of the most likely tree on test data, at the step best on validation data.",
+        "rows": rows,
+        **configurations(runs),
+        "runs": entries,
+    }
+
+
+def demo_table(data: Data) -> str:
+    """NES and StructureNES side by side."""
+    columns = [[data["runs"][name] for name in row["runs"]] for row in data["rows"]]
+
+    def ends(values: Sequence[float], say: str) -> str:
+        low, high = (format(value, say) for value in (min(values), max(values)))
+        return low if low == high else f"{low} to {high}"
+
+    lines = [
+        ["differentiated", "nothing", "encoder and decoder; the solver is a black box"],
+        [
+            "test F1 of the most likely tree, seeds 0, 1, 2",
+            *(", ".join(f"{r['test']['f1_map']:.3f}" for r in runs) for runs in columns),
+        ],
+        [
+            "untrained (validation)",
+            *(ends([r["curve"]["f1_map"][0] for r in runs], ".2f") for runs in columns),
+        ],
+        [
+            "forward evaluations of a member or sample",
+            *(ends([r["evaluations"] for r in runs], ",") for runs in columns),
+        ],
+        [
+            "on two quiet cores",
+            *(ends([r["seconds"] for r in runs], ".2g") + " s" for runs in columns),
+        ],
+        ["run files", *["`results/small-runs.tar.xz`"] * 2],
+    ]
+    head = ["", "NES (`graph-layout-demo`)", "StructureNES (`graph-layout-5`)"]
+    return table(head, lines, "|---|---|---|")
+
+
+def gradient_table(data: Data) -> str:
+    """Cosine, variance and bias of every estimator at three checkpoints; the best is bold."""
+    cells = {(cell["row"], cell["checkpoint"]): cell for cell in data["table"]}
+    lines = []
+    for label in dict.fromkeys(cell["row"] for cell in data["table"]):
+        line = [label]
+        for when in TRAINED:
+            cell = cells[label, when]
+            column = [cells[key] for key in cells if key[1] == when]
+            high = cell["cosine"] == max(c["cosine"] for c in column)
+            low = cell["variance"] is not None and cell["variance"] == min(
+                c["variance"] for c in column if c["variance"] is not None
+            )
+            cosine, variance = _cosine(cell["cosine"]), _variance(cell["variance"])
+            line += [f"**{cosine}**" if high else cosine, f"**{variance}**" if low else variance]
+            line.append(_bias(cell))
+        lines.append(line)
+    columns = [""]
+    for when in TRAINED:
+        columns += [f"{when}: cosine", "variance", "bias"]
+    return numeric(columns, lines)
+
+
+def _cosine(value: float) -> str:
+    if value < 0.0005:
+        return "< 0.0005"  # what 50 trials can tell from zero
+    return f"{value:.{4 if value < 0.01 else 3 if value >= 0.99 else 2}f}"
+
+
+def _variance(value: float | None) -> str:
+    if value is None:
+        return "-"
+    if value >= 1e5:
+        return f"{value:.1e}".replace("e+0", "e")
+    return f"{value:.{0 if value >= 10 else 1 if value >= 1 else 2 if value >= 0.01 else 3}f}"
+
+
+def _bias(cell: Data) -> str:
+    if cell["bias_below"] is not None:
+        return f"< {cell['bias_below']:g}"
+    return "-" if cell["bias"] is None else f"{cell['bias']:.2f}"
+
+
+def scaling_table(data: Data) -> str:
+    """Figure 2 in numbers: a step at three sizes, its growth, what NES does meanwhile."""
+    on_gpu = data["protocol"]["device"] != "cpu"
+    middle = 130 if on_gpu else 100
+    lines = []
+    for line in data["summary"]:
+        few = data["protocol"]["few_members"]
+        label = f"{line['task']}, {line['method']}"
+        label += {"NES": f", N = {line['members']}", "REINFORCE": " by MCMC"}.get(
+            line["method"], ""
+        )
+        extrapolated = line["extrapolated_sizes"]
+        if extrapolated:
+            label += ", extrapolated" + (f" from n = {min(extrapolated)} on" if on_gpu else "")
+        growth = f"{line['growth']['exponent']:.1f}"
+        if not on_gpu:
+            ends = f"({line['growth']['low']:.2f} to {line['growth']['high']:.2f})"
+            growth = f"{line['growth']['exponent']:.2f} {ends}"
+            growth = "as above" if line["members"] > few else growth
+        meanwhile = line.get("members_meanwhile")
+        shown = "" if meanwhile is None else format(meanwhile, ".0f" if on_gpu else ".1f")
+        times = [_seconds(data, line, size, on_gpu) for size in (10, middle, 250)]
+        lines.append([label, *times, growth, shown])
+    if on_gpu:
+        exponent = "exponent, n >= 130 (parsing NES and DPP: three sizes), n >= 100 (others: four)"
+        columns = ["seconds, one H200", "n = 10", "n = 130", "n = 250", exponent]
+    else:
+        columns = ["core-seconds", "n = 10", "n = 100", "n = 250", "exponent, n >= 100"]
+    columns.append("members of NES meanwhile, n = 250")
+    return table(columns, lines, "|---" * len(columns) + "|")
+
+
+def _seconds(data: Data, line: Data, size: int, on_gpu: bool) -> str:
+    key = (line["task"], line["method"], line["members"], size)
+    found = (c for c in data["cells"] if (c["task"], c["method"], c["members"], c["size"]) == key)
+    value = median(step_seconds(next(found)))
+    if not on_gpu and size == 100:
+        return f"{value:.{2 if value < 10 else 0}f}"
+    digits = 1 if value >= 1 else 2 if value >= 0.1 else 3 if value >= 0.01 else 4
+    return f"{value:,.{0 if value >= 100 else digits}f}"
+
+
+def processes_table(data: Data) -> str:
+    """Milliseconds of a step that one, two and four processes share."""
+    keys = ("best_ms", "median_ms", "cpu_ms")
+    lines = [
+        [line["case"], line["processes"], *(f"{line[key]:.0f}" for key in keys)]
+        for line in data["rows"]
+    ]
+    columns = ["step", "processes", "best, ms", "median, ms", "processor time of one process, ms"]
+    return table(columns, lines, "|---" * len(columns) + "|")
+
+
+def relational_table(data: Data) -> str:
+    """Milliseconds of a step of Table 1's model, and what the arithmetic alone would take."""
+
+    def say(value: float | None) -> str:
+        return "" if value is None else f"{value:.{0 if value >= 100 else 1}f} ms"
+
+    keys = ("plain_ms", "fused_ms", "floor_ms")
+    lines = [[line["case"], *(say(line[key]) for key in keys)] for line in data["rows"]]
+    return numeric(["one step", "plain (TF32)", "fused", "floor of the arithmetic"], lines)

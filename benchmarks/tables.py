@@ -1,0 +1,112 @@
+"""The published tables: their JSON from run files, and the pages of docs/ from the JSON.
+
+    python benchmarks/tables.py collect [NAME...]    results/NAME.json from results/*-runs.tar.xz
+    python benchmarks/tables.py docs [--check]       tables and figures of docs/ from results/*.json
+
+A page says where a table stands: what is between ``<!-- table: NAME -->`` and ``<!-- end -->`` is
+written by this script and by nothing else. ``--check`` writes nothing, and fails where a page is
+not what its JSON says.
+"""
+
+import argparse
+import re
+import sys
+from collections.abc import Callable
+
+import table1
+import table2
+import table3
+import table_rest
+from table_data import DOCS, RESULTS, Data, read_json, to_text
+
+# What is made from run files; the other JSON files were written by the benchmark that measured.
+COLLECTED: dict[str, Callable[[], Data]] = {
+    "table1": table1.collect,
+    "table2": table2.collect,
+    "table3": table3.collect_table3,
+    "appendix": table3.collect_appendix,
+    "demo": table_rest.collect_demo,
+}
+# A table of a page: how it is written, and the JSON files it is of.
+TABLES: dict[str, tuple[Callable[..., str], tuple[str, ...]]] = {
+    "table1": (table1.main_table, ("table1",)),
+    "table1-cost": (table1.cost_table, ("table1",)),
+    "table1-targets": (table1.target_table, ("table1",)),
+    "table1-nes": (table1.curve_table, ("table1",)),
+    "gradient-quality": (table_rest.gradient_table, ("gradient-quality-h200",)),
+    "table2": (table2.main_table, ("table2",)),
+    "table2-rates": (table2.rates_table, ("table2",)),
+    "table2-settings": (table2.settings_table, ("table2",)),
+    "relaxations": (table2.relaxations_table, ("relaxations-cpu",)),
+    "table3": (table3.main_table, ("table3",)),
+    "table3-populations": (table3.population_table, ("table3",)),
+    "table3-categories": (table3.used_table, ("table3",)),
+    "table3-snes": (table3.snes_table, ("table3",)),
+    "table3-search": (table3.search_table, ("table3",)),
+    "epochs": (table3.epoch_table, ("epoch-h200", "epoch-cpu")),
+    "unstructured": (table3.unstructured_table, ("appendix",)),
+    "bounds": (table3.bound_table, ("appendix",)),
+    "gaps": (table3.gap_table, tuple(f"gap-{sigma}" for sigma in table3.SIGMAS)),
+    "figure2-cpu": (table_rest.scaling_table, ("scaling-cpu",)),
+    "figure2-cuda": (table_rest.scaling_table, ("scaling-cuda",)),
+    "demo": (table_rest.demo_table, ("demo",)),
+    "relational-step": (table_rest.relational_table, ("relational-step-h200",)),
+    "processes": (table_rest.processes_table, ("scaling-processes-cpu",)),
+}
+_PLACE = re.compile(r"<!-- table: (?P<name>[\w-]+) -->\n.*?<!-- end -->\n", re.DOTALL)
+
+
+def written(text: str) -> str:
+    """A page with its tables as the JSON files have them."""
+
+    def fill(place: re.Match[str]) -> str:
+        write, files = TABLES[place["name"]]
+        table = write(*map(read_json, files))
+        return f"<!-- table: {place['name']} -->\n\n{table}\n<!-- end -->\n"
+
+    return _PLACE.sub(fill, text)
+
+
+def collect(names: list[str]) -> None:
+    for name in names or COLLECTED:
+        if name not in COLLECTED:
+            sys.exit(f"{name} is not made from run files; there are: {', '.join(COLLECTED)}.")
+        (RESULTS / f"{name}.json").write_text(to_text(COLLECTED[name]()), encoding="utf-8")
+        print(f"Wrote {name}.json.")
+
+
+def docs(*, check: bool) -> list[str]:
+    """Writes the pages and figures; with `check`, only says which pages are not as they should."""
+    wrong = []
+    for page in sorted(DOCS.glob("*.md")):
+        text = page.read_text(encoding="utf-8")
+        if written(text) != text:
+            wrong.append(page.name)
+            if not check:
+                page.write_text(written(text), encoding="utf-8")
+    if not check:
+        import table_figures  # which needs matplotlib
+
+        table_figures.draw(DOCS / "figures")
+    return wrong
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    made = verbs.add_parser("collect", help="results/NAME.json from archives of run files")
+    made.add_argument("names", nargs="*", metavar="NAME", default=[])
+    shown = verbs.add_parser("docs", help="tables and figures of docs/ from results/*.json")
+    shown.add_argument("--check", action="store_true", help="write nothing, fail where they differ")
+    options = parser.parse_args()
+    if options.verb == "collect":
+        collect(options.names)
+        return
+    wrong = docs(check=options.check)
+    if wrong and options.check:
+        sys.exit(f"Not what results/ says: {', '.join(wrong)}; run this without --check.")
+    print(f"Written anew: {', '.join(wrong) or 'no page'}.")
+
+
+if __name__ == "__main__":
+    main()

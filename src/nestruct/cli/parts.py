@@ -1,0 +1,230 @@
+"""What ``nestruct reproduce`` is made of: a table or figure of trainings, or of a benchmark."""
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from nestruct.cli.bench import bench
+from nestruct.cli.display import Display
+from nestruct.cli.queue import Ended, Job, cores, run_jobs
+from nestruct.data import CATALOGUE
+from nestruct.data.catalogue import needed
+from nestruct.reports import (
+    find_runs,
+    paper_tables,
+    read_groups,
+    report_tables,
+    to_markdown,
+    write_page,
+)
+from nestruct.training import read_recipe
+from nestruct.training.recipes.plan import Plan, estimate
+from nestruct.training.recipes.recipe import parse_value, resolve_device
+from nestruct.wording import duration
+
+
+class Part(Protocol):
+    """A plan in a folder of its own."""
+
+    @property
+    def folder(self) -> Path:
+        """Where its files go."""
+
+    @property
+    def jobs(self) -> Sequence[Job]:
+        """The trainings, in the plan's order; none where it is a benchmark."""
+
+    def seconds_left(self) -> float:
+        """Seconds of one H200 for the trainings that are still to do."""
+
+    def describe(self) -> None:
+        """Prints what would be run, what it costs, and which data are missing."""
+
+    def run(self, deadline: float | None) -> Ended:
+        """Runs what is left, up to a time of `time.monotonic`, and prints what came out."""
+
+
+def make_part(
+    plan: Plan, folder: Path, *, seeds: int | None, device: str | None, jobs: int | None, tiny: bool
+) -> Part:
+    """A plan as something to run.
+
+    Args:
+        plan: The plan, its tiny version if `tiny`.
+        folder: Where its runs or measurements go.
+        seeds: Seeds of every run; the plan's when None.
+        device: Where it runs; where there is a GPU, there, when None.
+        jobs: Runs at a time; by the plan and the device when None.
+        tiny: True if it is the tiny version.
+    """
+    where = resolve_device(device or "auto")
+    if plan.bench:
+        return BenchPart(plan, folder, where, tiny)
+    at_once = jobs or _at_once(plan, where, tiny)
+    return RunsPart(plan, folder, _jobs(plan, folder, seeds, device, tiny), seeds, at_once, tiny)
+
+
+@dataclass(frozen=True)
+class BenchPart:
+    """A figure that is measured, by a benchmark that continues by itself.
+
+    Args:
+        plan: What is measured.
+        folder: Where the measurements go.
+        device: Where it is measured.
+        tiny: True if it is the tiny version.
+    """
+
+    plan: Plan
+    folder: Path
+    device: str
+    tiny: bool
+    jobs: Sequence[Job] = ()
+
+    def seconds_left(self) -> float:
+        """No training is left; `Plan.cost` says in words what a benchmark takes."""
+        return 0.0
+
+    def describe(self) -> None:
+        """Prints the command that measures it, and what that takes."""
+        print(self.plan.title)
+        command = f"nestruct bench {self.plan.bench} --device {self.device} -o {self.folder}"
+        print(f"Measured, not trained: {command}")
+        print("Tiny sizes: some seconds." if self.tiny else self.plan.cost)
+
+    def run(self, deadline: float | None) -> Ended:
+        """Measures what is missing."""
+        print(self.plan.title)
+        minutes = None if deadline is None else max(0.01, (deadline - time.monotonic()) / 60)
+        pairs = (option.split("=", 1) for option in (self.plan.tiny if self.tiny else ()))
+        options: dict[str, Any] = {key: parse_value(value) for key, value in pairs}
+        threads = torch.get_num_threads()
+        if self.tiny:
+            torch.set_num_threads(1)  # steps so small only lose by more, most on a busy machine
+        try:
+            bench(
+                self.plan.bench, device=self.device, budget=minutes, output=self.folder, **options
+            )
+        finally:
+            torch.set_num_threads(threads)
+        if self.tiny:
+            print("TINY sizes, timed once each: these numbers are not comparable with any.")
+        return Ended(0, stopped=False)
+
+
+@dataclass(frozen=True)
+class RunsPart:
+    """A table or figure that is made of runs.
+
+    Args:
+        plan: What is run.
+        folder: Where.
+        jobs: The trainings, in the plan's order.
+        seeds: How many seeds were asked for; the plan's when None.
+        at_once: Runs at a time.
+        tiny: True if it is the tiny version.
+    """
+
+    plan: Plan
+    folder: Path
+    jobs: Sequence[Job]
+    seeds: int | None
+    at_once: int
+    tiny: bool
+
+    def seconds_left(self) -> float:
+        """Seconds of one H200 for what is still to do."""
+        runs = zip(self.plan.runs(self.seeds), self.jobs, strict=True)
+        return estimate([run for run, job in runs if not job.is_done], self.plan.jobs)
+
+    def describe(self) -> None:
+        """Prints which data are missing, and what is run: with how many seeds, how long each."""
+        self._announce()
+        for name, remedy in _missing_data(self.jobs).items():
+            print(f"Missing: {name}; {remedy}.")
+        seeds = Counter(entry for entry, _ in self.plan.runs(self.seeds))
+        rows = [("run", "recipe", "seeds", f"each, {self.plan.jobs} side by side")]
+        rows += [(e.name, e.recipe, str(n), duration(e.seconds)) for e, n in seeds.items()]
+        columns = list(zip(*rows, strict=True))[: 3 if self.tiny else 4]
+        padded = [[cell.ljust(max(map(len, column))) for cell in column] for column in columns]
+        for row in zip(*padded, strict=True):
+            print("  " + "  ".join(row).rstrip())
+
+    def run(self, deadline: float | None) -> Ended:
+        """Runs what is left, and shows what came out."""
+        self._announce()
+        with Display(self.jobs) as display:
+            ended = run_jobs(
+                self.jobs, self.at_once, tell=display.tell, deadline=deadline, look=display.look
+            )
+        self._conclude()
+        return ended
+
+    def _announce(self) -> None:
+        """Says what it is, how far it is, and what is still to come."""
+        plan, done = self.plan, sum(job.is_done for job in self.jobs)
+        print(f"{plan.title}\n{len(self.jobs)} runs in {self.folder}, {done} of them done.")
+        if done == len(self.jobs):
+            return
+        if self.tiny:
+            small = "with tiny data and models: a minute or two on a laptop"
+            print(f"{self.at_once} at a time, {small}.")
+            return
+        cost = duration(self.seconds_left())
+        took = "took" if plan.measured else "should take"
+        print(
+            f"{self.at_once} at a time here; on one H200, {plan.jobs} side by side, what is left "
+            f"{took} about {cost}; a CPU takes far longer. --budget MINUTES stops and saves."
+        )
+
+    def _conclude(self) -> None:
+        plan, folder = self.plan, self.folder
+        runs = find_runs([folder])[0] if folder.is_dir() else []
+        if not runs:
+            return
+        title = f"{plan.title} (tiny: not comparable)" if self.tiny else plan.title
+        table_of = plan.name if self.tiny else None
+        write_page(runs, folder / "page.html", title=title, tiny=table_of)
+        print()
+        groups = read_groups(runs)
+        for table in paper_tables(groups, tiny=table_of) or report_tables(groups):
+            print(to_markdown(table))
+        tiny = "TINY data and models: these numbers are not comparable with the paper's, or any."
+        print(tiny if self.tiny else plan.protocol)  # which is not that of tiny runs
+        print(f"Page: {folder / 'page.html'}")
+
+
+def _jobs(plan: Plan, folder: Path, seeds: int | None, device: str | None, tiny: bool) -> list[Job]:
+    """The plan's trainings, in order."""
+    where = resolve_device(device or "auto")
+    jobs: dict[tuple[str, int], Job] = {}
+    for entry, seed in plan.runs(seeds):
+        overrides = [*plan.overrides(entry, tiny=tiny), f"seed={seed}", f"device={where}"]
+        start = plan.start(entry, seed)
+        jobs[entry.name, seed] = Job(
+            folder=folder / f"{entry.name}-s{seed}",
+            words=[entry.recipe, *overrides],
+            device=device,
+            after=None if start is None else jobs[start],
+        )
+    return list(jobs.values())
+
+
+def _missing_data(jobs: Iterable[Job]) -> dict[str, str]:
+    """The data sets that are needed and not here, each with what to do."""
+    tables = [read_recipe(job.words[0], job.words[1:]) for job in jobs if not job.is_done]
+    names = dict.fromkeys(name for table in tables for name in needed(table["data"]))
+    remedies = {name: CATALOGUE[name].missing() for name in names}
+    return {name: remedy for name, remedy in remedies.items() if remedy is not None}
+
+
+def _at_once(plan: Plan, device: str, tiny: bool) -> int:
+    """How many runs share the device: of tiny ones on a CPU, one for each core."""
+    if device.startswith("cuda"):
+        return plan.jobs
+    return cores() if tiny else 1

@@ -1,0 +1,139 @@
+"""The published numbers: run files, the JSON made of them, and the docs agree to the digit."""
+
+import hashlib
+import json
+import re
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nestruct.reports import read_run, write_page
+
+ROOT = Path(__file__).parents[1]
+RESULTS, BENCHMARKS, DOCS = ROOT / "results", ROOT / "benchmarks", ROOT / "docs"
+FIXTURES = ROOT / "tests" / "fixtures" / "runs"
+COLLECTED = ("table1", "table2", "table3", "appendix", "demo")
+pytestmark = pytest.mark.skipif(
+    not (RESULTS.is_dir() and BENCHMARKS.is_dir()),
+    reason="a source distribution has no results",
+)
+
+
+@pytest.fixture(scope="module")
+def tables() -> Any:
+    """``benchmarks/tables.py``, which imports the scripts beside it."""
+    sys.path.insert(0, str(BENCHMARKS))
+    try:
+        yield import_module("tables")
+    finally:
+        sys.path.remove(str(BENCHMARKS))
+
+
+def read(name: str) -> dict[str, Any]:
+    return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def test_the_folder_is_small():
+    files = [path for path in RESULTS.rglob("*") if path.is_file()]
+    assert len(files) <= 60
+    assert max(path.stat().st_size for path in files) < 1e6
+    assert sum(path.stat().st_size for path in files if path.suffix == ".xz") < 2e6
+
+
+def test_the_pages_are_what_the_script_writes(tables):
+    assert tables.docs(check=True) == []
+    pages = "".join(page.read_text(encoding="utf-8") for page in sorted(DOCS.glob("*.md")))
+    places = re.findall(r"<!-- table: ([\w-]+) -->\n\n\|.*?\n\n<!-- end -->\n", pages, re.DOTALL)
+    assert sorted(places) == sorted(tables.TABLES)
+
+
+def test_a_number_that_was_edited_in_a_page_is_noticed(tables):
+    page = (DOCS / "graph-layout.md").read_text(encoding="utf-8")
+    edited = page.replace("**97.3 ± 0.1 (5)**", "**97.4 ± 0.1 (5)**")
+    assert edited != page
+    assert tables.written(edited) == page
+
+
+def test_the_figures_are_drawn_from_the_json(tables, tmp_path):
+    pytest.importorskip("matplotlib")
+    import_module("table_figures").draw(tmp_path)
+    drawn = sorted(path.name for path in tmp_path.iterdir())
+    assert len(drawn) == 6
+    for name in drawn:
+        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
+        assert (DOCS / "figures" / name).is_file()
+
+
+@pytest.mark.parametrize("name", COLLECTED)
+def test_the_numbers_are_those_of_the_run_files(tables, name):
+    """All of them: a JSON file that was edited by hand differs from what its archives give."""
+    assert tuple(tables.COLLECTED) == COLLECTED
+    text = (RESULTS / f"{name}.json").read_text(encoding="utf-8")
+    assert tables.to_text(tables.COLLECTED[name]()) == text
+
+
+@pytest.mark.parametrize("name", COLLECTED)
+def test_every_number_names_its_seeds_its_commit_and_its_cost(name):
+    data = read(name)
+    assert data["protocol"]
+    assert all((RESULTS / archive).is_file() for archive in data["archives"])
+    runs, filled = data["runs"], [row for row in data["rows"] if row["runs"]]
+    assert filled
+    for row in filled:
+        members = [runs[run] for run in row["runs"]]
+        assert row["seeds"] == [run["seed"] for run in members]
+        assert len(set(row["seeds"])) == len(members)
+        assert row["commits"] == sorted({run["commit"] for run in members})
+        assert row["seconds"] > 0
+    for run in runs.values():
+        assert re.fullmatch(r"[0-9a-f]{7}(-dirty)?|unknown", run["commit"])
+        assert isinstance(run["seed"], int)
+        assert run["seconds"] > 0
+        assert run["device"]
+        assert run["evaluations"] is not None or run["steps"] == 0
+        assert run["configuration"] in data["configurations"]
+
+
+@pytest.mark.parametrize("name", COLLECTED)
+def test_a_configuration_is_named_by_its_options(name):
+    data = read(name)
+    for name, rest in data["configurations"].items():
+        text = json.dumps(data["options"] | rest, sort_keys=True)
+        assert hashlib.sha256(text.encode()).hexdigest()[:12] == name
+
+
+def test_what_table_1_says_of_starts_without_the_pull():
+    data = read("table1")
+    (row,) = (r for r in data["rows"] if "four starts" in r["row"] and r["runs"])
+    assert row["seeds"] == [0, 1, 2, 3, 4]
+    assert row["commits"] == ["ddcd692"]
+    assert row["decoded"] == (4 * 1_000 + 20_000) * 16 * 128  # all starts are counted
+    starts = data["single starts"]
+    assert (starts["good"], starts["of"]) == (19, 24)
+    # The objective on validation data, which needs no label, tells the two kinds apart.
+    assert starts["loss_published"]["good"][1] < starts["loss_published"]["bad"][0]
+    assert starts["f1_sample"]["bad"][1] < 0.4 < 0.86 < starts["f1_sample"]["good"][0]
+
+
+@pytest.mark.parametrize("name", ["scaling-cpu", "scaling-cuda"])
+def test_figure_2_names_its_commits_and_its_cost(name):
+    data = read(name)
+    assert data["protocol"]
+    for session in data["sessions"]:
+        assert session["commit"]
+        assert session["seconds"] > 0
+
+
+def test_runs_of_earlier_versions_can_be_shown(tmp_path):
+    folders = sorted(FIXTURES.iterdir())
+    assert 3 <= len(folders) <= 6
+    for folder in folders:
+        run = read_run(folder)
+        assert run.validation
+        assert "test" in run.records
+    write_page(folders, tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert all(folder.name in page for folder in folders)
