@@ -48,7 +48,7 @@ class Drawings:
         """The first line."""
         structure = self.model.structure
         options = {k: v for k, v in vars(structure).items() if isinstance(v, int)}
-        shape = getattr(structure, "shape", None)
+        shape = getattr(structure, "part_shape", None)
         with as_in_use(self.model):
             z = self.model.infer(self.batch)
         truth = true_structures(self.batch, z)
