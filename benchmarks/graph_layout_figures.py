@@ -19,9 +19,10 @@ import matplotlib.pyplot as plt
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from nestruct.reports import Group, Run, find_runs, read_groups
-from nestruct.reports.charts import combine
-from nestruct.reports.comparison import chosen
-from nestruct.reports.published import method_name, published_tables, short_names, structure_name
+from nestruct.reports.curves import combine
+from nestruct.reports.names import method_name, short_names, structure_name
+from nestruct.reports.paper.comparison import chosen
+from nestruct.reports.paper.published import published_tables
 from nestruct.reports.summary import references
 from nestruct.wording import count
 

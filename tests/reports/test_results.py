@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from nestruct.reports import find_runs, paper_tables, read_groups, read_run
+from nestruct.reports import paper_tables, read_groups, read_run
 from nestruct.reports.trajectories import trajectories
 
 RESULTS = Path(__file__).parents[2] / "results"
@@ -25,8 +25,7 @@ def test_every_run_can_be_read(folder):
 
 
 def test_the_page_of_table_1_draws_every_method():
-    folders, _ = find_runs([RESULTS / "graph-layout"])
-    groups = read_groups(folders)
+    groups = read_groups(runs_in("graph-layout"))
     names = [group.label for group in groups]
     assert "REINFORCE (multi-sample), spanning tree, num_samples 2" in names
     note = " ".join(paper_tables(groups)[0].notes)
@@ -35,9 +34,14 @@ def test_the_page_of_table_1_draws_every_method():
     assert {"StructureNES, spanning tree", "SST, spanning tree", "NVIL, spanning tree"} < set(drawn)
 
 
+def runs_in(folder):
+    """The runs directly in a folder: deeper ones are of searches."""
+    return [path.parent for path in sorted((RESULTS / folder).glob("*/config.toml"))]
+
+
 def labels(*folders):
     """What the runs in each folder are called, by folder and run."""
-    groups = read_groups(find_runs([RESULTS / folder for folder in folders])[0])
+    groups = read_groups(run for folder in folders for run in runs_in(folder))
     return {"/".join(g.runs[0].path.parts[-2:]): g.label for g in groups}
 
 

@@ -26,6 +26,7 @@ from nestruct.reports import (
     to_markdown,
     write_page,
 )
+from nestruct.reports.paper import sections
 from nestruct.training import Recipe, build, read_recipe
 from nestruct.training.plan import Plan, estimate, plan_names, read_plan
 from nestruct.training.recipe import resolve_device
@@ -192,7 +193,7 @@ class _Part:
             return
         title = f"{plan.title} (tiny: not comparable)" if self.tiny else plan.title
         table_of = plan.name if self.tiny else None
-        write_page(runs, folder / "page.html", title=title, tiny=table_of)
+        write_page(runs, folder / "page.html", title=title, sections=sections(tiny=table_of))
         print()
         groups = read_groups(runs)
         for table in paper_tables(groups, tiny=table_of) or report_tables(groups):

@@ -7,10 +7,10 @@ from statistics import mean, stdev
 import pytest
 
 from nestruct.reports import Table, find_runs, paper_tables, read_groups, read_run, report_tables
-from nestruct.reports.published import published_number, published_tables
+from nestruct.reports.paper.published import published_number, published_tables
 from nestruct.reports.tables import Cell
 
-RUNS = Path(__file__).parents[2] / "results" / "categorical"
+RUNS = Path(__file__).parents[3] / "results" / "categorical"
 SIZES = {16: "25K", 32: "50K", 64: "100K", 128: "200K", 256: "400K", 512: "800K"}
 
 

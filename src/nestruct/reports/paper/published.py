@@ -1,18 +1,23 @@
 """What papers print: which of their rows a run belongs to, and the numbers to set beside it.
 
-The numbers are in ``assets/published.toml``. A run belongs to a row by its own configuration, so
+The numbers are in ``published.toml``. A run belongs to a row by its own configuration, so
 runs need not carry them, and a row that nobody ran is known too.
 """
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import resources
 from typing import Any
 
-from nestruct.reports.groups import differences, own_title, unlike
+from nestruct.reports.names import Vocabulary
 from nestruct.reports.runs import Run
+from nestruct.reports.tables import Cell
+from nestruct.wording import number
+
+MEASURED = {"elbo": ("ELBO", 1), "f1": ("F1", 100), "uas": ("UAS", 100)}  # name, what 1 is there
+TINY = "Tiny data and models: nothing here can be compared with the paper's numbers, or any."
 
 
 @dataclass(frozen=True)
@@ -38,7 +43,7 @@ class Row:
     role: str = ""
 
     def has(self, run: Run) -> bool:
-        """Whether a run is of this method, on whatever data."""
+        """True if a run is of this method, on whatever data."""
         return _agrees(run, "estimator", self.estimator) and _agrees(run, "model", self.model)
 
 
@@ -101,6 +106,16 @@ class PublishedTable:
         """What our numbers are called."""
         return "tiny" if self.is_tiny else "ours"
 
+    @property
+    def beside(self) -> list[str]:
+        """The columns that each printed number has; of tiny runs there is no difference."""
+        return ["paper", "tiny"] if self.is_tiny else ["paper", "ours", "difference"]
+
+    @property
+    def notes(self) -> list[str]:
+        """What must stand below the table, whatever it is about."""
+        return [TINY] if self.is_tiny else []
+
     def place(self, run: Run) -> str | None:
         """The column of a run, whatever its method."""
         value = run.option(self.column)
@@ -155,7 +170,7 @@ class PublishedTable:
 @cache
 def published_tables() -> tuple[PublishedTable, ...]:
     """Every table whose numbers are known."""
-    file = resources.files("nestruct.reports") / "assets" / "published.toml"
+    file = resources.files("nestruct.reports.paper") / "published.toml"
     tables = tomllib.loads(file.read_text(encoding="utf-8"))
     return tuple(
         PublishedTable(
@@ -193,16 +208,6 @@ def published_tables() -> tuple[PublishedTable, ...]:
     )
 
 
-def method_name(run: Run) -> str | None:
-    """What published tables call a run's method, else its estimator's name."""
-    rows = (row for table in published_tables() for row in table.rows)
-    found = next((row.method for row in rows if row.has(run)), None)
-    name, phase = run.option("estimator.name"), run.option("model.objective")
-    if found or not isinstance(name, str):
-        return found
-    return f"{name} ({phase})" if phase in ("parser", "decoder") else name
-
-
 def published_number(run: Run, metric: str) -> tuple[float, float | None] | None:
     """What a paper prints for a run's method, task and settings: mean and standard deviation."""
     for table in published_tables():
@@ -212,15 +217,6 @@ def published_number(run: Run, metric: str) -> tuple[float, float | None] | None
     return None
 
 
-def structure_name(run: Run) -> str | None:
-    """What a run's latent space is called, where its configuration says."""
-    structure = run.option("model.structure")
-    for table in published_tables():
-        if table.column == "model.structure" and structure in table.columns:
-            return table.columns[structure]
-    return structure if isinstance(structure, str) else None
-
-
 def pair_name(run: Run) -> str:
     """Which treebanks a run goes from and to; empty where it has none."""
     ends = [run.option(f"data.{end}") for end in ("source", "target")]
@@ -228,49 +224,53 @@ def pair_name(run: Run) -> str:
     return " to ".join(dict.fromkeys(names))
 
 
-def data_name(run: Run) -> str:
-    """What a run's data are called, where a recipe is about data of one kind: treebanks, images."""
-    return pair_name(run) or str(run.option("data.dataset") or "")
+class PaperWords(Vocabulary):
+    """What published tables call methods and latent spaces, and the order they have them in."""
 
+    def method(self, run: Run) -> str | None:
+        """The name of the row, else, of a parser's first two phases, with the phase."""
+        rows = (row for table in published_tables() for row in table.rows)
+        found = next((row.method for row in rows if row.has(run)), None)
+        phase = run.option("model.objective")
+        if found is None and phase in ("parser", "decoder"):
+            return f"{run.option('estimator.name')} ({phase})"
+        return found
 
-def space_name(run: Run) -> str | None:
-    """What runs must share for their numbers to be compared: data of one kind, latent space."""
-    return ", ".join(filter(None, [data_name(run), structure_name(run)])) or None
+    def structure(self, run: Run) -> str | None:
+        """The name of the column, where columns are latent spaces."""
+        structure = run.option("model.structure")
+        tables = [table for table in published_tables() if table.column == "model.structure"]
+        return next((t.columns[structure] for t in tables if structure in t.columns), None)
 
+    def data(self, run: Run) -> str | None:
+        """The two treebanks."""
+        return pair_name(run)
 
-def short_names(runs: Sequence[Run], labels: Sequence[str]) -> list[str]:
-    """Names by method, data and latent space, where there are several, and by what else differs.
+    def goes_on(self, run: Run) -> bool:
+        """True of the later phases of a parser."""
+        phase = run.option("model.objective")
+        return phase in ("decoder", "vae") or (phase == "parser" and run.max_steps == 0)
 
-    Titles are not about these, so they are left out, but where they tell the runs of one method
-    apart by themselves.
+    def place(self, run: Run) -> tuple[int, ...] | None:
+        """By table, then by column, then by row; runs that are in none come after."""
+        for order, table in enumerate(published_tables()):
+            column = table.place(run)
+            if column is not None or run.option("model.name") == table.model.get("name"):
+                rows = [k for k, row in enumerate(table.rows) if row.has(run)]
+                columns = [*table.columns, None]
+                return order, columns.index(column), *(rows[:1] or [len(table.rows)])
+        return None
 
-    Args:
-        runs: The first of each group.
-        labels: What runs without a method are called, and those of which nothing differs.
-    """
-    methods = [method_name(run) or "" for run in runs]
-    if len(set(methods)) == 1 and len(set(map(own_title, runs))) == len(runs):
-        return list(labels)
-    briefs = [method.partition(",")[0] for method in methods]
-    # "NES, a minibatch per pair" is "NES" where there is no other.
-    if len(set(briefs)) == len(set(methods)):
-        methods = briefs
-    columns = [methods, [*map(data_name, runs)], [structure_name(run) or "" for run in runs]]
-    several = [column for column in columns if len(set(column)) > 1]
-    names = [", ".join(column[k] for column in several if column[k]) for k in range(len(runs))]
-    # Once more for those that the first few differences do not tell apart.
-    names = _with_differences(_with_differences(names, runs), runs)
-    known = zip(names, methods, labels, strict=True)
-    return unlike([name if name and method else label for name, method, label in known])
-
-
-def _with_differences(names: Sequence[str], runs: Sequence[Run]) -> list[str]:
-    """Names, with what differs between the runs that share one."""
-    found = []
-    for name, run in zip(names, runs, strict=True):
-        twins = [other for other, its in zip(runs, names, strict=True) if its == name]
-        found.append(", ".join(filter(None, [name, *differences(run, twins)])))
-    return found
+    def printed(self, run: Run) -> dict[tuple[str, str], Cell]:
+        """The numbers of a run's row and column."""
+        found = {}
+        for metric, (name, unit) in MEASURED.items():
+            numbers = published_number(run, metric)
+            if numbers is not None:
+                mean, deviation = (None if n is None else n / unit for n in numbers)
+                text = "" if deviation is None else f" ± {number(deviation, like=mean)}"
+                found["paper", name] = Cell(f"{number(mean)}{text}", mean, deviation)
+        return found
 
 
 def _agrees(run: Run, section: str, options: Mapping[str, Any]) -> bool:

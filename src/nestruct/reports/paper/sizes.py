@@ -7,7 +7,8 @@ below, what each cell cost, and runs of the same sizes with other settings.
 import itertools
 from collections.abc import Sequence
 
-from nestruct.reports.comparison import (
+from nestruct.reports.groups import Group
+from nestruct.reports.paper.comparison import (
     COST_LABELS,
     COSTS_NOTE,
     NOT_RUN,
@@ -17,23 +18,17 @@ from nestruct.reports.comparison import (
     difference,
     other_settings,
     say_settings,
-    tiny_note,
-    with_runs,
 )
-from nestruct.reports.groups import Group
-from nestruct.reports.published import PublishedTable, Row
+from nestruct.reports.paper.published import PublishedTable, Row
 from nestruct.reports.summary import count_repeats
 from nestruct.reports.tables import Cell, Table, spread
 
 LOSS, TRUE_LOSS = "loss_mode", "loss"  # the paper's form, and what is selected by
 
 
-def size_tables(groups: Sequence[Group], *, tiny: str | None = None) -> list[Table]:
-    """The tables about sizes of a model that some run belongs to."""
-    found = []
-    for table, ours in with_runs("model.hidden_size", groups, tiny=tiny):
-        found += [_numbers(table, ours), _costs(table, ours), *_variants(table, ours)]
-    return found
+def size_tables(table: PublishedTable, groups: Sequence[Group]) -> list[Table]:
+    """A published table about sizes of a model, what it cost, and runs with other settings."""
+    return [_numbers(table, groups), _costs(table, groups), *_variants(table, groups)]
 
 
 def elbo(group: Group | None, loss: str = LOSS) -> Cell:
@@ -51,8 +46,7 @@ def _numbers(table: PublishedTable, groups: Sequence[Group]) -> Table:
     columns = [("", _head(table))]
     for row in table.rows:
         columns += [(row.method, "N")] * _has_population(row)
-        columns += [(row.method, label) for label in ("paper", table.ours)]
-        columns += [] if table.is_tiny else [(row.method, "difference")]
+        columns += [(row.method, which) for which in table.beside]
         columns += [(row.method, "true ELBO")]
     lines = []
     for column, name in table.columns.items():
@@ -61,12 +55,11 @@ def _numbers(table: PublishedTable, groups: Sequence[Group]) -> Table:
             group, printed = _at(table, groups, row, column), row.numbers[column]["elbo"]
             cell = elbo(group)
             line += [_population(group)] * _has_population(row)
-            line += [Cell(f"{printed[0]:.1f}", printed[0]), cell]
-            line += [] if table.is_tiny else [difference(cell, printed, digits=1)]
-            line += [elbo(group, TRUE_LOSS)]
+            paper, less = Cell(f"{printed[0]:.1f}", printed[0]), difference(cell, printed, digits=1)
+            line += [*[paper, cell, less][: len(table.beside)], elbo(group, TRUE_LOSS)]
         lines.append(line)
     notes = [
-        *tiny_note(table),
+        *table.notes,
         "Test data at the step that was best on validation data: mean ± standard deviation over "
         "seeds (how many). ELBO as published: at the most likely category, with the categorical "
         "KL, which is no ELBO of the model; the true one is the expectation over all categories. "
@@ -96,9 +89,7 @@ def _variants(table: PublishedTable, groups: Sequence[Group]) -> list[Table]:
         for row in table.rows:
             cell = elbo(_at(table, groups, row, column))
             for differing in other_settings(table, groups, row, column):
-                group = chosen(
-                    table, groups, row, column, metric=TRUE_LOSS, minimize=True, differing=differing
-                )
+                group = chosen(table, groups, row, column, metric=TRUE_LOSS, differing=differing)
                 if group is None:
                     continue
                 found, start = elbo(group), cell.value
@@ -117,7 +108,7 @@ def _head(table: PublishedTable) -> str:
 
 
 def _at(table: PublishedTable, groups: Sequence[Group], row: Row, column: str) -> Group | None:
-    return chosen(table, groups, row, column, metric=TRUE_LOSS, minimize=True)
+    return chosen(table, groups, row, column, metric=TRUE_LOSS)
 
 
 def _has_population(row: Row) -> bool:
