@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import median
 
 from nestruct.reports import METRICS, Metric, read_groups, read_run, report_tables
-from nestruct.reports.scoreboard import first_reached, has_targets, scoreboard
+from nestruct.reports.scoreboard import first_reached, reaches_targets, scoreboard
 from nestruct.reports.tables import Cell, Table
 
 # The helper that writes run folders; mypy knows that file by another name.
@@ -50,8 +50,16 @@ def test_cost_to_target_is_the_median_of_first_passages(tmp_path):
 
 
 def test_a_target_never_reached_says_so(tmp_path):
-    (row,) = as_dicts(scoreboard(read_groups([climbing(tmp_path / "a", 0, [0.1, 0.2])]))[0])
+    groups = read_groups([climbing(tmp_path / "a", 0, [0.1, 0.2])])
+    (row,) = as_dicts(scoreboard(groups)[0])
     assert {cell.text for name, cell in row.items() if "least" in name} == {"not reached"}
+    # Where no run reaches any, there is nothing to report.
+    assert [table.title for table in report_tables(groups)] == ["Methods (none was tested yet)"]
+    groups = read_groups([climbing(tmp_path / "b", 0, [0.1, 0.85])])
+    assert [table.title for table in report_tables(groups)][1:] == [
+        "Cost to target: decoder evaluations",
+        "Cost to target: time on the device",
+    ]
 
 
 def test_a_target_of_a_loss_is_reached_from_above(tmp_path, monkeypatch):
@@ -66,5 +74,5 @@ def test_a_target_of_a_loss_is_reached_from_above(tmp_path, monkeypatch):
 
 def test_runs_without_such_metrics_have_no_scoreboard(tmp_path):
     groups = read_groups([write_run(tmp_path / "a")])
-    assert not has_targets(groups)
+    assert not reaches_targets(groups)
     assert [table.title for table in report_tables(groups)] == ["Methods"]

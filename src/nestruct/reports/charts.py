@@ -254,8 +254,8 @@ def _levels(y_scale: Scale, at: Sequence[float]) -> list[str]:
 
 
 def _series(line: Series, look: int, x_scale: Scale, y_scale: Scale) -> str:
-    def path(ys: Sequence[float], xs: Sequence[float]) -> str:
-        return "L".join(f"{x_scale(x):g} {y_scale(y):g}" for x, y in zip(xs, ys, strict=True))
+    def path(ys: Sequence[float], xs: Sequence[float], to: str = "L") -> str:
+        return to.join(f"{x_scale(x):g} {y_scale(y):g}" for x, y in zip(xs, ys, strict=True))
 
     colour = f"var(--c{look % COLOURS})"
     band = ""
@@ -264,10 +264,7 @@ def _series(line: Series, look: int, x_scale: Scale, y_scale: Scale) -> str:
         band = f'<path class="band" fill="{colour}" d="M{path(line.low, line.xs)}L{back}Z"/>'
     dots = ""
     if len(line.xs) <= 25:
-        dots = "".join(
-            f'<circle cx="{x_scale(x):g}" cy="{y_scale(y):g}" r="2.4" fill="{colour}"/>'
-            for x, y in zip(line.xs, line.mean, strict=True)
-        )
+        dots = f'<path class="dots" stroke="{colour}" d="M{path(line.mean, line.xs, "h0M")}h0"/>'
     return f'{band}<path class="mean"{_stroke(look)} d="M{path(line.mean, line.xs)}"/>{dots}'
 
 

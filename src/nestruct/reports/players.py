@@ -15,7 +15,7 @@ from nestruct.reports.curves import thin
 from nestruct.reports.groups import Group
 from nestruct.reports.names import goes_on
 from nestruct.reports.runs import Record, Run
-from nestruct.reports.shapes import Mark, Part, Shape, draw_arcs, draw_cells, drawing, shape_of
+from nestruct.reports.shapes import Shape, draw_arcs, draw_cells, drawing, panel, shape_of
 
 # Most runs; then, of one run and of all together, most evaluations, examples, and evaluations that
 # show the model itself.
@@ -54,7 +54,11 @@ def _player(run: Run, name: str, num_runs: int, *, hidden: bool) -> str:
     cards = []
     for k in range(min(most, len(frames[0]["map"]))):
         maps = [frame["map"][k] for frame in frames]
-        panels = _panels(scene, shape, k, maps, learned, first)
+        panels = panel(scene, k, "true", None, name="true", frames=maps) if truth else ""
+        panels += panel(scene, k, first, maps[0], name="untrained", frames=maps)
+        panels += panel(
+            scene, k, "learned", maps[learned], name="learned", frames=maps, played=True
+        )
         image = _image(images[k], 1, "image", f"example {k + 1}") if k < len(images) else ""
         cards.append(
             f'<div class="card" data-example="{k}"><h3>example {k + 1}</h3><div class="example">'
@@ -63,7 +67,7 @@ def _player(run: Run, name: str, num_runs: int, *, hidden: bool) -> str:
     long = shape.draw is draw_arcs and any(len(parts) > LONG for parts in frames[0]["map"])
     kinds = {"stacked": shape.stacked, "pictured": bool(images), "broad": long}
     kind = " ".join(["cards", *(word for word, has in kinds.items() if has)])
-    noun = _named(shape) or "structure"
+    noun = shape.noun if shape.noun == "category" else "structure"
     return (
         f'<div class="player" data-name="{html.escape(name)}" data-learned="{learned}" '
         f'data-steps="{" ".join(str(frame["step"]) for frame in frames)}"{" hidden" * hidden}>'
@@ -83,62 +87,6 @@ def _note(scene: Record, first: str, shape: Shape) -> str:
     if (scene.get("drawing") or {}).get("paths"):
         words += " Dots are where the particles end; with the truth, lines fade back in time."
     return words
-
-
-def _panels(
-    scene: Record,
-    shape: Shape,
-    example: int,
-    maps: Sequence[Sequence[Part]],
-    learned: int,
-    first: str,
-) -> str:
-    """The truth, what was found first, and what was found at an evaluation that one can choose."""
-    true = scene["true"][example] if scene.get("true") else None
-    wanted = {tuple(part) for part in true or ()}
-    found = [{tuple(part) for part in parts} for parts in maps]
-    # Every panel of an example has all parts, so that all are of one size. Missed ones come first:
-    # what was chosen is drawn over them.
-    every = [*sorted(wanted), *sorted(set().union(*found) - wanted)]
-
-    unit, noun = f"{shape.unit}{'s' * (len(wanted) != 1)}", _named(shape)
-    words = f' data-noun="{noun}"' if true is None else f' data-unit="{unit}"'
-
-    def kind(part: Part, parts: set) -> str:
-        if true is None:
-            return "plain" if part in parts else "absent"
-        if part in wanted:
-            return "right" if part in parts else "missed"
-        return "wrong" if part in parts else "absent"
-
-    def panel(name: str, title: str, marks: Sequence[Mark], said: str) -> str:
-        drawn = shape.draw(scene, example, marks)
-        caption = f"<figcaption><b>{title}</b><br><span>{said}</span></figcaption>"
-        return f'<figure data-panel="{name}"{words}>{drawn}{caption}</figure>'
-
-    def say(parts: set) -> str:
-        if true is not None:
-            return f"{len(wanted & parts)} of {len(wanted)} {unit}"
-        names = [",".join(map(str, part)) for part in every if part in parts]
-        return f"{noun} {', '.join(names)}" if noun and names else ""
-
-    shown = []
-    if true is not None:
-        marks = [Mark(part, "true" if part in wanted else "absent") for part in every]
-        shown.append(panel("true", "true", marks, ""))
-    marks = [Mark(part, kind(part, found[0])) for part in every]
-    shown.append(panel("untrained", first, marks, say(found[0])))
-    marks = []
-    for part in every:
-        seen = "".join("1" if part in parts else "0" for parts in found)
-        marks.append(Mark(part, kind(part, found[learned]), f' data-seen="{seen}"'))
-    shown.append(panel("learned", "learned", marks, say(found[learned])))
-    return "".join(shown)
-
-
-def _named(shape: Shape) -> str:
-    """What a structure is called that can be told in a word: a category."""
-    return shape.noun if shape.noun == "category" else ""
 
 
 def _legend(shape: Shape) -> str:

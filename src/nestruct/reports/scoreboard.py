@@ -13,9 +13,15 @@ from nestruct.reports.tables import Cell, Table
 from nestruct.wording import count, duration
 
 
-def has_targets(groups: Sequence[Group]) -> bool:
-    """True if some run has a metric with targets."""
-    return bool(_metrics(groups))
+def reaches_targets(groups: Sequence[Group]) -> bool:
+    """True if some run reaches one of the targets of its metrics."""
+    return any(
+        first_reached(run, metric, target) is not None
+        for metric in _metrics(groups)
+        for target in METRICS[metric].targets
+        for group in groups
+        for run in group.runs
+    )
 
 
 def scoreboard(groups: Sequence[Group]) -> list[Table]:

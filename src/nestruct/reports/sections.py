@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from nestruct.reports.groups import Group
 from nestruct.reports.methods import methods_table
-from nestruct.reports.scoreboard import has_targets, scoreboard
+from nestruct.reports.scoreboard import reaches_targets, scoreboard
 from nestruct.reports.tables import Table
 
 
@@ -40,7 +40,7 @@ class Section(NamedTuple):
 
 
 METHODS = Section("Methods", bool, lambda groups: Content([methods_table(groups)]))
-SCOREBOARD = Section("Cost to target", has_targets, lambda groups: Content(scoreboard(groups)))
+SCOREBOARD = Section("Cost to target", reaches_targets, lambda groups: Content(scoreboard(groups)))
 SECTIONS: list[Section] = [METHODS, SCOREBOARD]
 
 

@@ -17,20 +17,7 @@ from nestruct.reports.runs import Record, Run
 SIZE, PAD = 150, 15  # of a graph
 MOST = 2000  # nodes, or empty cells, that are drawn, whatever a file says
 Part = Sequence[int]  # the indices of a part of a structure
-
-
-class Mark(NamedTuple):
-    """A part as it is drawn.
-
-    Attributes:
-        part: Its indices.
-        kind: Its class.
-        more: Further attributes of its group, as HTML.
-    """
-
-    part: Part
-    kind: str
-    more: str = ""
+Marks = Sequence[tuple[Part, str]]  # parts with the attributes of their groups; empty: not drawn
 
 
 class Shape(NamedTuple):
@@ -43,7 +30,7 @@ class Shape(NamedTuple):
         stacked: True if drawings are wide, and stand above each other.
     """
 
-    draw: Callable[[Record, int, Sequence[Mark]], str]
+    draw: Callable[[Record, int, Marks], str]
     unit: str = "part"
     noun: str = "structure"
     stacked: bool = True
@@ -90,12 +77,53 @@ def edge_nodes(edge: int, nodes: int) -> tuple[int, int]:
     return first, first + 1 + edge
 
 
-def marked(true: Sequence[Part] | None, found: Sequence[Part]) -> list[Mark]:
-    """The parts that were found or missed, with what each of them is."""
-    if true is None:
-        return [Mark(part, "plain") for part in found]
-    missed = [Mark(part, "missed") for part in true if part not in found]
-    return missed + [Mark(part, "right" if part in true else "wrong") for part in found]
+def panel(
+    scene: Record,
+    example: int,
+    title: str,
+    found: Sequence[Part] | None,
+    *,
+    name: str = "",
+    frames: Sequence[Sequence[Part]] = (),
+    played: bool = False,
+) -> str:
+    """A figure of one example: the parts that were found, against the truth where it is known.
+
+    Args:
+        scene: What the structures are.
+        example: Which example.
+        title: What stands below it.
+        found: The parts; those of the truth, with all paths, when None.
+        name: What the script calls the figure.
+        frames: The parts at every evaluation: figures of one example have room for all of them.
+        played: Whether the script shows one evaluation after the other.
+    """
+    shape, true = shape_of(scene), scene["true"][example] if scene.get("true") else None
+    wanted = {tuple(part) for part in true or ()}
+    chosen = wanted if found is None else {tuple(part) for part in found}
+    seen = [{tuple(part) for part in parts} for parts in frames]
+    # What is true comes first: other parts are drawn over missed ones.
+    every = [*sorted(wanted), *sorted(chosen.union(*seen) - wanted)]
+    marks = []
+    for part in every:
+        kinds = ("missed", "right") if part in wanted else ("absent", "wrong")
+        kinds = kinds if true is not None else ("absent", "plain")
+        kind = kinds[part in chosen] if found is not None or part not in wanted else "true"
+        bits = "".join("01"[part in parts] for parts in seen)
+        more = f' data-seen="{bits}"' if played else ""
+        named = f'class="part {kind}" data-part="{",".join(map(str, part))}"{more}'
+        marks.append((part, named if played or kind != "absent" else ""))
+    unit = f"{shape.unit}{'s' * (len(wanted) != 1)}"
+    noun = shape.noun if shape.noun == "category" else ""  # what can be told in a word
+    said = ", ".join(",".join(map(str, part)) for part in every if part in chosen)
+    said = f"{noun} {said}" if noun and said else ""
+    if true is not None:
+        said = f"{len(wanted & chosen)} of {len(wanted)} {unit}" if found is not None else ""
+    words = f' data-noun="{noun}"' if true is None else f' data-unit="{unit}"'
+    return (
+        f'<figure data-panel="{name}"{words}>{shape.draw(scene, example, marks)}'
+        f"<figcaption><b>{html.escape(title)}</b><br><span>{said}</span></figcaption></figure>"
+    )
 
 
 @contextlib.contextmanager
@@ -114,7 +142,7 @@ def drawing(run: Run) -> Iterator[None]:
         ) from None
 
 
-def draw_graph(scene: Record, example: int, marks: Sequence[Mark]) -> str:
+def draw_graph(scene: Record, example: int, marks: Marks) -> str:
     """Edges between nodes, where the particles end, or on a circle; their paths with the truth."""
     paths = ((scene.get("drawing") or {}).get("paths") or {example: None})[example]
     if paths is None:
@@ -123,44 +151,43 @@ def draw_graph(scene: Record, example: int, marks: Sequence[Mark]) -> str:
         paths = [[[math.cos(angle), math.sin(angle)]] for angle in angles]
     place = _placed(paths)
     ends = [place(path[-1]) for path in paths]
-    parts = _trails(paths, place) if any(mark.kind == "true" for mark in marks) else []
-    for mark in marks:
-        (x1, y1), (x2, y2) = (ends[k] for k in edge_nodes(mark.part[0], len(ends)))
+    parts = _trails(paths, place) if any("part true" in named for _, named in marks) else []
+    for part, named in marks:
+        (x1, y1), (x2, y2) = (ends[k] for k in edge_nodes(part[0], len(ends)))
         line = f'<line class="edge" x1="{x1:g}" y1="{y1:g}" x2="{x2:g}" y2="{y2:g}"/>'
-        parts.append(_part(mark, line))
+        parts.append(_group(named, line))
     parts += [f'<circle class="dot" cx="{x:g}" cy="{y:g}" r="4.2"/>' for x, y in ends]
     return _svg("graph", SIZE, SIZE, parts)
 
 
-def draw_arcs(scene: Record, example: int, marks: Sequence[Mark]) -> str:
+def draw_arcs(scene: Record, example: int, marks: Marks) -> str:
     """Arcs from heads to dependents, above the words."""
     drawing = scene.get("drawing") or {}
     given = (drawing.get("words") or drawing.get("labels") or {example: None})[example]
-    last = max([1, *(node for mark in marks for node in mark.part)])
+    last = max([1, *(node for part, _ in marks for node in part)])
     words = ["root", *(given or map(str, range(1, last + 1)))]
     widths = [max(30, 7 * len(word) + 7) for word in words]
     xs = [sum(widths[:k]) + width / 2 for k, width in enumerate(widths)]
-    heights = [10 + 13 * min(7, abs(mark.part[0] - mark.part[1])) for mark in marks]
+    heights = [10 + 13 * min(7, abs(head - dependent)) for (head, dependent), _ in marks]
     top = round(max([20, *heights]) * 0.78 + 8, 1)
     parts = []
-    for mark, height in zip(marks, heights, strict=True):
-        head, dependent = mark.part
+    for ((head, dependent), named), height in zip(marks, heights, strict=True):
         a, b = xs[head], xs[dependent] - math.copysign(3, dependent - head)
         up = round(top - height, 1)
         line = f"M{a:g} {top:g}C{a:g} {up:g} {b:g} {up:g} {b:g} {top - 4:g}"
         tip = f'<path class="tip" d="M{b:g} {top:g}l-3-6h6z"/>'
-        parts.append(_part(mark, f'<path class="edge" d="{line}"/>{tip}'))
+        parts.append(_group(named, f'<path class="edge" d="{line}"/>{tip}'))
     for x, word in zip(xs, words, strict=True):
         safe = html.escape(str(word))
         parts.append(f'<text class="word" x="{x:g}" y="{top + 14:g}">{safe}</text>')
     return _svg("arc", sum(widths), top + 20, parts)
 
 
-def draw_cells(scene: Record, example: int, marks: Sequence[Mark]) -> str:
+def draw_cells(scene: Record, example: int, marks: Marks) -> str:
     """Rows of cells: one row for one index (wrapped), a grid for two, leading axes as rows."""
     options = scene.get("options") or {}
     items, side = options.get("num_items") or options.get("num_classes"), options.get("size")
-    axes = zip(*(mark.part for mark in marks), strict=True)
+    axes = zip(*(part for part, _ in marks), strict=True)
     shape = options.get("shape") or ([side, side] if side else [items] if items else [None])
     if None in shape:  # examples are of different sizes: as large as what was found
         shape = [1 + max(axis) for axis in axes] or [1]
@@ -177,14 +204,14 @@ def draw_cells(scene: Record, example: int, marks: Sequence[Mark]) -> str:
         return f'<rect class="{kind}" x="{x:g}" y="{y:g}" {size}{corner}/>'
 
     parts = [box(index, "cell") for index in range(min(total, MOST))]
-    for mark in marks:
+    for part, named in marks:
         index = 0
-        for size, k in zip(shape, mark.part, strict=True):
+        for size, k in zip(shape, part, strict=True):
             index = index * size + k
         (x, y), a, b = at(index), 0.3 * inner, 0.4 * inner
         cross = f"M{x + a:.4g} {y + a:.4g}l{b:.3g} {b:.3g}m0-{b:.3g}l-{b:.3g} {b:.3g}"
         drawn = f'{box(index, "chosen")}<path class="cross" d="{cross}"/>'
-        parts.append(_part(mark, drawn))
+        parts.append(_group(named, drawn))
     return _svg("cells", columns * cell + 4, math.ceil(total / columns) * cell + 4, parts)
 
 
@@ -202,12 +229,8 @@ def _noun(scene: Record) -> str:
     return SHAPES.get(scene["structure"], Shape(draw_cells)).noun
 
 
-def _part(mark: Mark, drawn: str) -> str:
-    """A part as a group; one that is absent for good only takes its room."""
-    if mark.kind == "absent" and not mark.more:
-        return ""
-    name = ",".join(map(str, mark.part))
-    return f'<g class="part {mark.kind}" data-part="{name}"{mark.more}>{drawn}</g>'
+def _group(attributes: str, drawn: str) -> str:
+    return f"<g {attributes}>{drawn}</g>" if attributes else ""
 
 
 def _svg(kind: str, width: float, height: float, parts: Sequence[str]) -> str:

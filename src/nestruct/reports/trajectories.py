@@ -1,13 +1,12 @@
 """What each method recovered, beside the truth: particles, their paths, and trees between them."""
 
-import html
 from collections.abc import Sequence
 from statistics import median_low
 
 from nestruct.reports.groups import Group
 from nestruct.reports.names import method_name, short_names, structure_name
 from nestruct.reports.runs import Record, Run
-from nestruct.reports.shapes import Mark, draw_graph, drawing, marked, nodes_of, structure_noun
+from nestruct.reports.shapes import drawing, nodes_of, panel, structure_noun
 
 EXAMPLES = ((2, 6), (9, 4), (99, 2))  # up to so many methods: so many examples
 PANELS = 9  # methods of each latent space beside the truth
@@ -77,17 +76,12 @@ def middle_run(group: Group) -> Run | None:
 
 
 def _card(example: int, scene: Record, shown: Sequence[tuple[str, Run]]) -> str:
-    true = scene["true"][example]
-    truth = draw_graph(scene, example, [Mark(part, "true") for part in true])
-    panels = [_panel("true", "", truth)]
+    panels = [panel(scene, example, "true", None)]
     for k, (name, run) in enumerate(shown):
         if k and structure_name(run) != structure_name(shown[k - 1][1]):
             panels.append('<div class="break"></div>')
-        found = _kept(run)["map"][example]
         with drawing(run):
-            drawn = draw_graph(scene, example, marked(true, found))
-        right = sum(part in true for part in found)
-        panels.append(_panel(name, f"{right} of {len(true)} edges", drawn))
+            panels.append(panel(scene, example, name, _kept(run)["map"][example]))
     head = f'<h3>example {example + 1}</h3><div class="panels">'
     return f'<div class="card" data-example="{example}">{head}{"".join(panels)}</div></div>'
 
@@ -95,8 +89,3 @@ def _card(example: int, scene: Record, shown: Sequence[tuple[str, Run]]) -> str:
 def _kept(run: Run) -> Record:
     """The frame of the model that was kept, else the last."""
     return next((f for f in run.frames if f["step"] == run.best_step), run.frames[-1])
-
-
-def _panel(title: str, said: str, drawing: str) -> str:
-    caption = f"<b>{html.escape(title)}</b><br>{said}"
-    return f"<figure>{drawing}<figcaption>{caption}</figcaption></figure>"

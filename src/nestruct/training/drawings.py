@@ -16,6 +16,7 @@ from nestruct.errors import InputError
 from nestruct.models import StructuredModel
 from nestruct.models.structured import f1, true_structures
 from nestruct.noise import Noise
+from nestruct.structures import BlackBox
 from nestruct.training.evaluate import as_in_use
 
 MAX_EXAMPLES = 12
@@ -48,7 +49,7 @@ class Drawings:
         """The first line."""
         structure = self.model.structure
         options = {k: v for k, v in vars(structure).items() if isinstance(v, int)}
-        shape = getattr(structure, "part_shape", None)
+        shape = structure.part_shape if isinstance(structure, BlackBox) else None
         with as_in_use(self.model):
             z = self.model.infer(self.batch)
         truth = true_structures(self.batch, z)

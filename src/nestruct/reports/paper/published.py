@@ -102,11 +102,6 @@ class PublishedTable:
         return self.title.partition(":")[0]
 
     @property
-    def ours(self) -> str:
-        """What our numbers are called."""
-        return "tiny" if self.is_tiny else "ours"
-
-    @property
     def beside(self) -> list[str]:
         """The columns that each printed number has; of tiny runs there is no difference."""
         return ["paper", "tiny"] if self.is_tiny else ["paper", "ours", "difference"]
