@@ -2,7 +2,7 @@
 
 import importlib
 
-from nestruct.reports import SECTIONS, Section, read_groups, report_tables, write_page
+from nestruct.reports import SECTIONS, ReportSection, read_groups, report_tables, write_page
 from nestruct.reports.sections import METHODS, Content
 from nestruct.reports.tables import Cell, Table
 
@@ -13,7 +13,7 @@ MINE = Table("My <table>", [("", "seed")], [[Cell("7", 7)]])
 
 
 def mine(drawings=""):
-    return Section(
+    return ReportSection(
         "Mine",
         lambda groups: any(run.seed == 7 for group in groups for run in group.runs),
         lambda groups: Content([MINE], drawings),

@@ -14,7 +14,7 @@ from nestruct.reports.metrics import METRICS, Metric
 from nestruct.reports.page import read_groups, write_page
 from nestruct.reports.paper import paper_tables
 from nestruct.reports.runs import Run, find_runs, read_run
-from nestruct.reports.sections import SECTIONS, Section, report_tables
+from nestruct.reports.sections import SECTIONS, ReportSection, report_tables
 from nestruct.reports.tables import Table, to_csv, to_markdown
 
 __all__ = [
@@ -22,8 +22,8 @@ __all__ = [
     "SECTIONS",
     "Group",
     "Metric",
+    "ReportSection",
     "Run",
-    "Section",
     "Table",
     "find_runs",
     "group_runs",

@@ -1,7 +1,7 @@
 """What methods, data and latent spaces are called, and the names of groups made from that.
 
 By default they are called as configurations call them. A package like `nestruct.reports.paper` adds
-a `Vocabulary` with better words for the runs that it knows.
+a `Naming` with better words for the runs that it knows.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from nestruct.reports.runs import Run
 from nestruct.reports.tables import Cell
 
 
-class Vocabulary:
+class Naming:
     """Words for some runs; each method gives None, or nothing, where it has no word for one."""
 
     def method(self, run: Run) -> str | None:
@@ -35,26 +35,26 @@ class Vocabulary:
         return {}
 
 
-VOCABULARIES: list[Vocabulary] = []
+NAMINGS: list[Naming] = []
 
 
 def method_name(run: Run) -> str | None:
     """What a run's method is called, else its estimator's name."""
     name = run.option("estimator.name")
-    found = (words.method(run) for words in VOCABULARIES)
+    found = (words.method(run) for words in NAMINGS)
     return next(filter(None, found), name if isinstance(name, str) else None)
 
 
 def structure_name(run: Run) -> str | None:
     """What a run's latent space is called, where its configuration says."""
     name = run.option("model.structure")
-    found = (words.structure(run) for words in VOCABULARIES)
+    found = (words.structure(run) for words in NAMINGS)
     return next(filter(None, found), name if isinstance(name, str) else None)
 
 
 def data_name(run: Run) -> str:
     """What a run's data are called, where a recipe is about data of one kind."""
-    found = (words.data(run) for words in VOCABULARIES)
+    found = (words.data(run) for words in NAMINGS)
     return next(filter(None, found), str(run.option("data.dataset") or ""))
 
 
@@ -66,16 +66,16 @@ def space_name(run: Run) -> str | None:
 def goes_on(run: Run) -> bool:
     """True if a run starts with what another one learnt."""
     told = "--init-from" in str(run.environment.get("command", ""))
-    return told or any(words.goes_on(run) for words in VOCABULARIES)
+    return told or any(words.goes_on(run) for words in NAMINGS)
 
 
 def printed(run: Run) -> dict[tuple[str, str], Cell]:
     """What others have published for a run: by who did, and what they measured."""
-    return {key: cell for words in VOCABULARIES for key, cell in words.printed(run).items()}
+    return {key: cell for words in NAMINGS for key, cell in words.printed(run).items()}
 
 
 def named(groups: Sequence[Group]) -> list[Group]:
-    """Groups in the order of vocabularies, those without a place last, under short names."""
+    """Groups in the order of namings, those without a place last, under short names."""
     groups = sorted(groups, key=_place)
     if len(groups) == 1:
         return groups
@@ -110,7 +110,7 @@ def short_names(runs: Sequence[Run], labels: Sequence[str]) -> list[str]:
 
 
 def _place(group: Group) -> tuple[bool, int, tuple[int, ...]]:
-    for order, words in enumerate(VOCABULARIES):
+    for order, words in enumerate(NAMINGS):
         place = words.place(group.runs[0])
         if place is not None:
             return False, order, place

@@ -24,7 +24,7 @@ from nestruct.reports.groups import REPEAT_KEYS, Group, group_runs, own_title
 from nestruct.reports.names import method_name, named, space_name
 from nestruct.reports.players import players
 from nestruct.reports.runs import Run, read_runs
-from nestruct.reports.sections import Section, contents
+from nestruct.reports.sections import ReportSection, contents
 from nestruct.reports.summary import cost_table, count_repeats, results_table, sentence
 from nestruct.reports.tables import NOTHING, to_html
 from nestruct.reports.trajectories import trajectories
@@ -37,7 +37,7 @@ SHOWN = 12  # groups of a latent space whose curves are drawn at first
 UNFOLDED = 8  # groups: of more, tables about single groups and runs fold away
 
 
-class Part(NamedTuple):
+class PagePart(NamedTuple):
     """A part of the page: the name of its anchor, its heading, its HTML."""
 
     name: str
@@ -50,7 +50,7 @@ def write_page(
     path: str | Path,
     *,
     title: str | None = None,
-    sections: Sequence[Section] | None = None,
+    sections: Sequence[ReportSection] | None = None,
 ) -> None:
     """Writes one self-contained HTML page about the runs.
 
@@ -83,7 +83,7 @@ def read_groups(run_dirs: Iterable[str | Path]) -> list[Group]:
     return named(group_runs(read_runs(run_dirs)))
 
 
-def _document(groups: list[Group], title: str, sections: Sequence[Section] | None) -> str:
+def _document(groups: list[Group], title: str, sections: Sequence[ReportSection] | None) -> str:
     runs = [run for group in groups for run in group.runs]
     script = _asset("page.js")
     parts = [part for part in _parts(groups, runs, sections) if part.content]
@@ -105,31 +105,31 @@ def _document(groups: list[Group], title: str, sections: Sequence[Section] | Non
 
 
 def _parts(
-    groups: list[Group], runs: Sequence[Run], sections: Sequence[Section] | None
-) -> list[Part]:
+    groups: list[Group], runs: Sequence[Run], sections: Sequence[ReportSection] | None
+) -> list[PagePart]:
     """All parts of the page in order; those that do not apply are empty."""
     names = _names(runs)
     several = len(groups) > 1
-    structures = Part("structures", "Structures as they were learnt", players(groups))
+    structures = PagePart("structures", "Structures as they were learnt", players(groups))
     # Of one group the structures over time show the same as its trajectories, and more.
     paths = trajectories(groups) if several or not structures.content else ""
     configuration = _matrix("key", {group.label: _config(group) for group in groups})
     environment = _matrix("environment", _environments(names, runs))
     fold = len(groups) > UNFOLDED
     return [
-        Part("trajectories", "Trajectories", paths),
+        PagePart("trajectories", "Trajectories", paths),
         # Of one group they are what there is to see; of several, methods are compared first.
         *([] if several else [structures]),
         *_tables(groups, sections),
-        Part("curves", "Curves", _curves(groups)),
+        PagePart("curves", "Curves", _curves(groups)),
         *([structures] if several else []),
-        Part("results", "Every metric", _folded(to_html(results_table(groups)), fold)),
-        Part(
+        PagePart("results", "Every metric", _folded(to_html(results_table(groups)), fold)),
+        PagePart(
             "configuration",
             "Configuration",
             _folded(configuration, fold) + "".join(map(_run, names, runs)),
         ),
-        Part(
+        PagePart(
             "environment",
             "Environment and cost",
             _folded(to_html(cost_table(groups, names)), fold) + _folded(environment, fold),
@@ -137,19 +137,19 @@ def _parts(
     ]
 
 
-def _tables(groups: list[Group], sections: Sequence[Section] | None) -> list[Part]:
+def _tables(groups: list[Group], sections: Sequence[ReportSection] | None) -> list[PagePart]:
     """The sections that are about some runs: their tables, which fold away below drawings."""
     found = []
     for section, content in contents(groups, sections):
         if not content.drawings:
-            found += [Part(_anchor(t.title), t.title, to_html(t)) for t in content.tables]
+            found += [PagePart(_anchor(t.title), t.title, to_html(t)) for t in content.tables]
             continue
         numbers = "".join(
             f"<details><summary>{html.escape(table.title)}: the numbers</summary>{to_html(table)}"
             "</details>"
             for table in content.tables
         )
-        found.append(Part(_anchor(section.title), section.title, content.drawings + numbers))
+        found.append(PagePart(_anchor(section.title), section.title, content.drawings + numbers))
     return found
 
 

@@ -25,7 +25,7 @@ class Content(NamedTuple):
     drawings: str = ""
 
 
-class Section(NamedTuple):
+class ReportSection(NamedTuple):
     """A part of a report.
 
     Attributes:
@@ -39,21 +39,23 @@ class Section(NamedTuple):
     render: Callable[[Sequence[Group]], Content]
 
 
-METHODS = Section("Methods", bool, lambda groups: Content([methods_table(groups)]))
-SCOREBOARD = Section("Cost to target", reaches_targets, lambda groups: Content(scoreboard(groups)))
-SECTIONS: list[Section] = [METHODS, SCOREBOARD]
+METHODS = ReportSection("Methods", bool, lambda groups: Content([methods_table(groups)]))
+SCOREBOARD = ReportSection(
+    "Cost to target", reaches_targets, lambda groups: Content(scoreboard(groups))
+)
+SECTIONS: list[ReportSection] = [METHODS, SCOREBOARD]
 
 
 def contents(
-    groups: Sequence[Group], sections: Sequence[Section] | None = None
-) -> list[tuple[Section, Content]]:
+    groups: Sequence[Group], sections: Sequence[ReportSection] | None = None
+) -> list[tuple[ReportSection, Content]]:
     """Every section that applies, with what it shows."""
     every = SECTIONS if sections is None else sections
     return [(section, section.render(groups)) for section in every if section.applies(groups)]
 
 
 def report_tables(
-    groups: Sequence[Group], sections: Sequence[Section] | None = None
+    groups: Sequence[Group], sections: Sequence[ReportSection] | None = None
 ) -> list[Table]:
     """The tables that a report is about.
 

@@ -16,8 +16,8 @@ from nestruct.reports.runs import Record, Run
 
 SIZE, PAD = 150, 15  # of a graph
 MOST = 2000  # nodes, or empty cells, that are drawn, whatever a file says
-Part = Sequence[int]  # the indices of a part of a structure
-Marks = Sequence[tuple[Part, str]]  # parts with the attributes of their groups; empty: not drawn
+Indices = Sequence[int]  # the indices of a part of a structure
+Marks = Sequence[tuple[Indices, str]]  # parts with the attributes of their groups; empty: not drawn
 
 
 class Shape(NamedTuple):
@@ -81,10 +81,10 @@ def panel(
     scene: Record,
     example: int,
     title: str,
-    found: Sequence[Part] | None,
+    found: Sequence[Indices] | None,
     *,
     name: str = "",
-    frames: Sequence[Sequence[Part]] = (),
+    frames: Sequence[Sequence[Indices]] = (),
     played: bool = False,
 ) -> str:
     """A figure of one example: the parts that were found, against the truth where it is known.

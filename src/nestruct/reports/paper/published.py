@@ -11,7 +11,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from nestruct.reports.names import Vocabulary
+from nestruct.reports.names import Naming
 from nestruct.reports.runs import Run
 from nestruct.reports.tables import Cell
 from nestruct.wording import number
@@ -171,29 +171,7 @@ def published_tables() -> tuple[PublishedTable, ...]:
         PublishedTable(
             key=key,
             **{k: v for k, v in table.items() if k not in ("rows", "baselines")},
-            rows=tuple(
-                Row(
-                    row["method"],
-                    row["estimator"],
-                    {
-                        column: {
-                            metric: (numbers[0], numbers[1] if len(numbers) > 1 else None)
-                            for metric, numbers in found.items()
-                            if isinstance(numbers, list)
-                        }
-                        for column, found in row.items()
-                        if column in table["columns"]
-                    },
-                    row.get("model", {}),
-                    {
-                        column: {k: v for k, v in found.items() if not isinstance(v, list)}
-                        for column, found in row.items()
-                        if column in table["columns"]
-                    },
-                    row.get("role", ""),
-                )
-                for row in table["rows"]
-            ),
+            rows=tuple(_row(row, table["columns"]) for row in table["rows"]),
             baselines=tuple(
                 Baseline(b["method"], b["reference"], tuple(b["structures"]))
                 for b in table.get("baselines", [])
@@ -201,6 +179,23 @@ def published_tables() -> tuple[PublishedTable, ...]:
         )
         for key, table in tables.items()
     )
+
+
+def _row(row: dict[str, Any], columns: Mapping[str, str]) -> Row:
+    """A row of the file: under a column, what is a list is printed, what is none is an option."""
+    cells = {column: row[column] for column in columns if column in row}
+    numbers = {
+        column: {m: (v[0], v[1] if len(v) > 1 else None) for m, v in _lists(cell, True)}
+        for column, cell in cells.items()
+    }
+    options = {column: dict(_lists(cell, False)) for column, cell in cells.items()}
+    return Row(
+        row["method"], row["estimator"], numbers, row.get("model", {}), options, row.get("role", "")
+    )
+
+
+def _lists(cell: dict[str, Any], wanted: bool) -> list[tuple[str, Any]]:
+    return [(key, value) for key, value in cell.items() if isinstance(value, list) == wanted]
 
 
 def published_number(run: Run, metric: str) -> tuple[float, float | None] | None:
@@ -219,7 +214,7 @@ def pair_name(run: Run) -> str:
     return " to ".join(dict.fromkeys(names))
 
 
-class PaperWords(Vocabulary):
+class PaperWords(Naming):
     """What published tables call methods and latent spaces, and the order they have them in."""
 
     def method(self, run: Run) -> str | None:
