@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from nestruct import InputError
-from nestruct.reports import group_runs, read_run
+from nestruct.reports import group_runs, read_groups, read_run
 from nestruct.reports.runs import metric_names
 from nestruct.training.checkpoint import Checkpoint, write_checkpoint
 from nestruct.wording import flatten
@@ -166,7 +166,7 @@ def test_values_that_are_no_numbers_are_no_metrics(tmp_path):
     run = read_run(folder)
     assert run.value("first", "loss") is None
     assert metric_names(run.validation) == ["d"]
-    assert metric_names([{"x": math.inf, "step": 1, "evaluations": 3}]) == []
+    assert metric_names([{"x": math.inf, "y": 10**400, "step": 1, "evaluations": 3}]) == []
 
 
 def test_runs_that_differ_in_seed_and_device_are_one_group(tmp_path):
@@ -271,6 +271,15 @@ def test_a_broken_file_is_named_with_its_line(tmp_path, name, text, message):
     (folder / name).write_text(text)
     with pytest.raises(InputError, match=message):
         read_run(folder)
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "details.json", "config.toml"])
+def test_a_file_that_is_nested_too_deeply_is_refused(tmp_path, name):
+    folder = write_run(tmp_path / "run")
+    deep = "[" * 100_000 + "]" * 100_000
+    (folder / name).write_text(f"a = {deep}" if name == "config.toml" else f'{{"a": {deep}}}\n')
+    with pytest.raises(InputError, match="nested too deeply"):
+        read_groups([folder])
 
 
 def test_what_is_no_run_folder_is_said_to_be_none(tmp_path):

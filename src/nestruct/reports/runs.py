@@ -173,7 +173,10 @@ def read_runs(paths: Iterable[str | Path]) -> list[Run]:
     """
     found = []
     for path in dict.fromkeys(Path(path).resolve() for path in paths):
-        found += _read_archive(path) if is_archive(path) else [read_run(path)]
+        try:
+            found += _read_archive(path) if is_archive(path) else [read_run(path)]
+        except RecursionError:
+            raise InputError(f"{path} is nested too deeply to be read; leave it out.") from None
     if not found:
         raise InputError("No run folder was given; name at least one.")
     return found
@@ -218,8 +221,13 @@ def number_in(record: Record, key: str) -> float | None:
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value is a finite number (True and False are not)."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    """True if a value is a finite number (True and False are not)."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer with hundreds of digits
+        return False
 
 
 def _runs_in(folder: Path, depth: int) -> Iterator[Path]:
@@ -267,7 +275,7 @@ def _records(path: Path, config: Record) -> dict[str, list[Record]]:
     derived = [(name, metric.derive) for name, metric in METRICS.items() if metric.derive]
     for number, record in enumerate(_lines(file), start=1):
         step, split = record.get("step"), record.get("split")
-        if isinstance(step, bool) or not isinstance(step, int) or not isinstance(split, str):
+        if not (is_number(step) and isinstance(step, int) and isinstance(split, str)):
             raise InputError(
                 f"{file}, line {number}: a record needs a whole number 'step' and a text 'split'; "
                 "mend the line or leave the run out."
