@@ -286,6 +286,14 @@ def test_only_searches_are_said_to_need_no_gradient(tmp_path, name):
     assert ("no gradient" in said) == (name != "REBAR")
 
 
+def test_a_configuration_of_any_types_makes_a_page(tmp_path):
+    for k, more in enumerate(('[model]\nstructure = ["a"]', "model = 3", "[[data]]\ntarget = 1")):
+        folder = write_run(tmp_path / str(k), scene=SCENE, frames=FRAMES)
+        (folder / "config.toml").write_text(f"estimator = 7\n{more}\n")
+    write_page([tmp_path / str(k) for k in range(3)], tmp_path / "page.html")
+    assert len(players(tmp_path / "page.html")) == 3
+
+
 def test_nothing_in_a_run_can_leave_its_place(tmp_path):
     folder = write_run(tmp_path / "run")
     (folder / "config.toml").write_text(f'title = """{HOSTILE}"""\n')

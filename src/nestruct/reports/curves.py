@@ -90,7 +90,7 @@ def charts(groups: Sequence[Group]) -> list[Chart]:
         for metric in in_order(m for m in metrics if not _is_spread(m, metrics)):
             main = split != "train" or metric == "loss"
             main = main and (leads is None or metric in leads)
-            if not main and len({record.get(metric) for record in records}) < 2:
+            if not main and len({number_in(record, metric) for record in records}) < 2:
                 continue  # a flat line (a constant rate, no failure at all) says nothing
             for space in spaces if main else [None]:
                 members = [

@@ -224,13 +224,13 @@ def _bucketed(run: Run, key: str, starts: Sequence[int], which: str | None) -> l
 def _changes(test: OneTest, key: str, starts: Sequence[int]) -> dict[int, Series]:
     """What training changed up to its last epoch, whatever was kept, by the parser's place."""
     sources = {
-        group.runs[0].option("model.structure"): group
+        str(group.runs[0].option("model.structure")): group
         for group in test.parsers.values()
         if group.runs[0].option("model.objective") == "parser"
     }
     lines = {}
     for place, group in enumerate(test.parsers.values()):
-        source = sources.get(group.runs[0].option("model.structure"))
+        source = sources.get(str(group.runs[0].option("model.structure")))
         if source is None or source is group or not _counted(group, "last"):
             continue
         starts_at = _line(_shares(source, key, starts)).mean

@@ -14,11 +14,11 @@ from nestruct.reports.summary import references
 from nestruct.reports.tables import Cell, Table, spread
 
 SETTINGS = {
-    ("model.freeze_decoder", False): "decoder trained too",
-    ("model.public_code", True): "the authors' decoder",
-    ("model.divergence", "gibbs"): "with the Gibbs KL",
-    ("model.single_root", False): "several roots",
-    ("data.words", "all"): "words of all splits",
+    "model.freeze_decoder False": "decoder trained too",
+    "model.public_code True": "the authors' decoder",
+    "model.divergence gibbs": "with the Gibbs KL",
+    "model.single_root False": "several roots",
+    "data.words all": "words of all splits",
 }
 # For each metric of the table what it is called, the digits of differences, and the metric of runs.
 COMPARED = {"elbo": ("ELBO", 0, "elbo"), "f1": ("F1 (%)", 1, "f1_sample")}
@@ -94,7 +94,7 @@ def other_settings(
 def say_settings(differing: Mapping[str, Any]) -> str:
     """Settings in words."""
     return ", ".join(
-        SETTINGS.get((key, value), f"{key.rpartition('.')[2]} {value}")
+        SETTINGS.get(f"{key} {value}", f"{key.rpartition('.')[2]} {value}")
         for key, value in differing.items()
     )
 

@@ -228,7 +228,7 @@ class PaperWords(Naming):
 
     def structure(self, run: Run) -> str | None:
         """The name of the column, where columns are latent spaces."""
-        structure = run.option("model.structure")
+        structure = str(run.option("model.structure"))
         tables = [table for table in published_tables() if table.column == "model.structure"]
         return next((t.columns[structure] for t in tables if structure in t.columns), None)
 
