@@ -1,7 +1,7 @@
 """Our runs in the form of a published table, its numbers beside ours, and what each cell cost."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -34,7 +34,12 @@ COSTS_NOTE = (
 
 def structure_tables(table: PublishedTable, groups: Sequence[Group]) -> list[Table]:
     """A published table over structures: numbers, then cost."""
-    return [_numbers(table, groups), _costs(table, groups)]
+    lines = [
+        (row.method, [chosen(table, groups, row, column) for column in table.columns])
+        for row in table.rows
+    ]
+    costs = cost_table(table, "method", table.columns.values(), lines)
+    return [_numbers(table, groups), costs]
 
 
 def chosen(
@@ -78,20 +83,24 @@ def chosen(
     return max(found, key=worth, default=None)
 
 
-def other_settings(
-    table: PublishedTable, groups: Sequence[Group], row: Row, column: str
-) -> list[dict[str, Any]]:
-    """What runs of a cell have instead of the table's settings, each once."""
-    found: list[dict[str, Any]] = []
-    for group in groups:
-        run = group.runs[0]
-        if table.row(run) is row and table.place(run) == column:
-            differing = table.differing(run)
-            found += [differing] if differing and differing not in found else []
-    return found
+def variants(
+    table: PublishedTable, groups: Sequence[Group], metric: str
+) -> Iterator[tuple[str, Row, str, Group]]:
+    """Runs of a table's cells with other settings: column, row, the settings in words, the runs."""
+    for column in table.columns:
+        for row in table.rows:
+            found: list[dict[str, Any]] = []
+            for run in (group.runs[0] for group in groups):
+                if table.row(run) is row and table.place(run) == column:
+                    differing = table.differing(run)
+                    found += [differing] if differing and differing not in found else []
+            for differing in found:
+                group = chosen(table, groups, row, column, metric=metric, differing=differing)
+                if group is not None:
+                    yield column, row, _say_settings(differing), group
 
 
-def say_settings(differing: Mapping[str, Any]) -> str:
+def _say_settings(differing: Mapping[str, Any]) -> str:
     """Settings in words."""
     return ", ".join(
         SETTINGS.get(f"{key} {value}", f"{key.rpartition('.')[2]} {value}")
@@ -169,20 +178,29 @@ def other_reading(f1: float, num_nodes: int) -> float:
     return 4 / num_nodes * (100 - f1)
 
 
-def _costs(table: PublishedTable, groups: Sequence[Group]) -> Table:
-    columns = [("", "method")]
-    for name in table.columns.values():
-        columns += [(name, label) for label in COST_LABELS]
-    rows = []
-    for row in table.rows:
-        cells = [Cell(row.method)]
-        for structure in table.columns:
-            cells += cost_cells(chosen(table, groups, row, structure))
-        rows.append(cells)
+def cost_table(
+    table: PublishedTable,
+    corner: str,
+    heads: Iterable[str],
+    lines: Iterable[tuple[str, Sequence[Group | None]]],
+) -> Table:
+    """What the runs of each cell cost.
+
+    Args:
+        table: The published table.
+        corner: What stands over the names of lines.
+        heads: What stands over the cells of a line.
+        lines: The name of each line, and the runs in its cells.
+    """
+    columns = [("", corner), *((head, label) for head in heads for label in COST_LABELS)]
+    rows = [
+        [Cell(name), *(cell for group in groups for cell in _cost_cells(group))]
+        for name, groups in lines
+    ]
     return Table(f"{table.name}: what each cell cost", columns, rows, [COSTS_NOTE])
 
 
-def cost_cells(group: Group | None) -> list[Cell]:
+def _cost_cells(group: Group | None) -> list[Cell]:
     """Under ``COST_LABELS``, what the runs of a cell cost."""
     if group is None:
         return [NOT_RUN, *[Cell()] * len(COST_NAMES)]

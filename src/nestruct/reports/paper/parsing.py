@@ -16,8 +16,7 @@ from nestruct.reports.paper.comparison import (
     NOT_TESTED,
     chosen,
     difference,
-    other_settings,
-    say_settings,
+    variants,
 )
 from nestruct.reports.paper.published import PublishedTable, Row, pair_name
 from nestruct.reports.runs import Run
@@ -212,18 +211,13 @@ def _variants(cells: _Cells) -> list[Table]:
     ]
     columns += [("difference to", name) for name in ("the cell", "source only")]
     rows = []
-    for column in table.columns:
-        for row in table.rows:
-            for differing in other_settings(table, cells.groups, row, column):
-                group = chosen(table, cells.groups, row, column, metric="uas", differing=differing)
-                if group is None:
-                    continue
-                source = next(iter(cells.others(row).values()), None)
-                beside = [cells.at(row, column), cells.at(source, column)]
-                cell, start = (_against(group, other) for other in beside)
-                head = [row.method, trees(row), pair_name(group.runs[0]), say_settings(differing)]
-                runs = Cell(count_repeats(group), len(group.runs))
-                rows.append([*map(Cell, head), runs, uas(group.runs), cell, start])
+    for column, row, setting, group in variants(table, cells.groups, "uas"):
+        source = next(iter(cells.others(row).values()), None)
+        beside = [cells.at(row, column), cells.at(source, column)]
+        cell, start = (_against(group, other) for other in beside)
+        head = [row.method, trees(row), pair_name(group.runs[0]), setting]
+        runs = Cell(count_repeats(group), len(group.runs))
+        rows.append([*map(Cell, head), runs, uas(group.runs), cell, start])
     if not rows:
         return []
     notes = [

@@ -4,20 +4,16 @@ Beside the paper's form of the ELBO, which decodes the most likely category, sta
 below, what each cell cost, and runs of the same sizes with other settings.
 """
 
-import itertools
 from collections.abc import Sequence
 
 from nestruct.reports.groups import Group
 from nestruct.reports.paper.comparison import (
-    COST_LABELS,
-    COSTS_NOTE,
     NOT_RUN,
     NOT_TESTED,
     chosen,
-    cost_cells,
+    cost_table,
     difference,
-    other_settings,
-    say_settings,
+    variants,
 )
 from nestruct.reports.paper.published import PublishedTable, Row
 from nestruct.reports.summary import count_repeats
@@ -28,7 +24,12 @@ LOSS, TRUE_LOSS = "loss_mode", "loss"  # the paper's form, and what is selected 
 
 def size_tables(table: PublishedTable, groups: Sequence[Group]) -> list[Table]:
     """A published table about sizes of a model, what it cost, and runs with other settings."""
-    return [_numbers(table, groups), _costs(table, groups), *_variants(table, groups)]
+    lines = [
+        (name, [_at(table, groups, row, column) for row in table.rows])
+        for column, name in table.columns.items()
+    ]
+    costs = cost_table(table, _head(table), [row.method for row in table.rows], lines)
+    return [_numbers(table, groups), costs, *_variants(table, groups)]
 
 
 def elbo(group: Group | None, loss: str = LOSS) -> Cell:
@@ -70,33 +71,16 @@ def _numbers(table: PublishedTable, groups: Sequence[Group]) -> Table:
     return Table(table.title, columns, lines, list(filter(None, notes)))
 
 
-def _costs(table: PublishedTable, groups: Sequence[Group]) -> Table:
-    columns = [("", _head(table))]
-    for row in table.rows:
-        columns += [(row.method, label) for label in COST_LABELS]
-    lines = []
-    for column, name in table.columns.items():
-        cells = [cost_cells(_at(table, groups, row, column)) for row in table.rows]
-        lines.append([Cell(name), *itertools.chain(*cells)])
-    return Table(f"{table.name}: what each cell cost", columns, lines, [COSTS_NOTE])
-
-
 def _variants(table: PublishedTable, groups: Sequence[Group]) -> list[Table]:
     """Runs of the table's sizes with other settings, beside the cell."""
     names = (_head(table), "method", "setting", "runs", "ELBO", "difference to the cell")
     lines = []
-    for column, name in table.columns.items():
-        for row in table.rows:
-            cell = elbo(_at(table, groups, row, column))
-            for differing in other_settings(table, groups, row, column):
-                group = chosen(table, groups, row, column, metric=TRUE_LOSS, differing=differing)
-                if group is None:
-                    continue
-                found, start = elbo(group), cell.value
-                to_cell = Cell() if start is None else difference(found, (start, None), digits=1)
-                head = [name, row.method, say_settings(differing)]
-                runs = Cell(count_repeats(group), len(group.runs))
-                lines.append([*map(Cell, head), runs, found, to_cell])
+    for column, row, setting, group in variants(table, groups, TRUE_LOSS):
+        found, start = elbo(group), elbo(_at(table, groups, row, column)).value
+        to_cell = Cell() if start is None else difference(found, (start, None), digits=1)
+        runs = Cell(count_repeats(group), len(group.runs))
+        head = [table.columns[column], row.method, setting]
+        lines.append([*map(Cell, head), runs, found, to_cell])
     note = "The cell: the same method and size with the paper's settings. ELBO as in the table."
     title = f"{table.name}: other settings"
     return [Table(title, [("", name) for name in names], lines, [note])] if lines else []
