@@ -519,6 +519,27 @@ def test_every_control_can_be_used(runs, tmp_path, monkeypatch):
     assert "NaN" not in dom
 
 
+@in_browser
+def test_structures_can_be_played(runs, tmp_path, monkeypatch):
+    with_script(
+        monkeypatch,
+        """
+        const buttons = [...document.querySelectorAll("button")];
+        const button = buttons.find((found) => found.textContent === "Play");
+        button.click();
+        document.body.dataset.first = document.querySelector("output").textContent;
+        document.body.dataset.button = button.textContent;
+        """,
+    )
+    write_page(runs, tmp_path / "page.html")
+    dom, complaints = opened(tmp_path / "page.html")
+    assert complaints == []
+    assert 'data-first="step 0: 4 of 6 right"' in dom
+    assert 'data-button="Pause"' in dom
+    assert "<output>step 40: 5 of 6 right</output>" in dom  # where it ended by itself
+    assert edges(dom, "learned") == {"right": 5, "wrong": 1, "missed": 1}
+
+
 def test_a_chart_with_nothing_to_draw_is_hidden(runs, tmp_path):
     """A run that was only evaluated, over another structure: no place on a logarithmic axis."""
     only = write_run(tmp_path / "only", sigma=0.5, steps=0, tested=False)
