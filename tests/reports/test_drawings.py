@@ -3,8 +3,6 @@
 import importlib
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import layouts
@@ -239,13 +237,3 @@ def test_many_runs_with_structures_make_a_page(tmp_path):
     players = list(pages.parse(tmp_path / "page.html").all("div", kind="player"))
     assert len(players) == 30
     assert not any(list(player.all("img")) for player in players)
-
-
-def test_the_figures_of_the_documentation_are_drawn_from_whatever_is_there(trained, tmp_path):
-    script = Path(__file__).parents[2] / "benchmarks" / "graph_layout_figures.py"
-    command = [sys.executable, str(script), str(trained["sst"].parent), str(tmp_path / "figures")]
-    subprocess.run(command, check=True, timeout=120, stdout=subprocess.DEVNULL)
-    drawn = sorted(path.name for path in (tmp_path / "figures").iterdir())
-    assert drawn == ["graph-layout-k-subset.png", "graph-layout-spanning-tree.png"]
-    for name in drawn:
-        assert (tmp_path / "figures" / name).read_bytes().startswith(b"\x89PNG")
