@@ -9,7 +9,7 @@ from toys import run_command
 
 from nestruct.cli.queue import Ended, Job, cores, run_jobs
 from nestruct.errors import InputError
-from nestruct.reports.published import published_tables
+from nestruct.reports.paper.published import published_tables
 from nestruct.training import Recipe, read_recipe
 from nestruct.training.recipes.plan import estimate, plan_names, read_plan
 from nestruct.wording import duration

@@ -9,9 +9,10 @@ import layouts
 import pytest
 
 from nestruct.reports import read_groups, read_run, write_page
-from nestruct.reports.charts import combine, scale, ticks
-from nestruct.reports.curves import charts, looks
-from nestruct.reports.trajectories import edge_nodes, middle_run, num_nodes
+from nestruct.reports.charts import scale, ticks
+from nestruct.reports.curves import charts, combine, looks
+from nestruct.reports.shapes import edge_nodes, nodes_of
+from nestruct.reports.trajectories import middle_run
 
 # The helpers that write run folders and read pages; mypy knows those files by other names.
 write_run = importlib.import_module("reports.test_runs").write_run
@@ -53,8 +54,9 @@ def test_trees_are_drawn_beside_the_truth_where_the_particles_end(trained, tmp_p
                         for end in (1, 2)
                     )
                 )
-                for line in figure.all("line")
-                if line.attributes["class"].removeprefix("edge ") in marks
+                for mark in marks
+                for part in figure.all("g", kind=mark)
+                for line in part.all("line")
             }
 
         true = {edge_nodes(part[0], 10) for part in scene["true"][example]}
@@ -71,8 +73,10 @@ def test_trees_are_drawn_beside_the_truth_where_the_particles_end(trained, tmp_p
 
 
 def test_subsets_of_pairs_are_edges_too(trained):
-    assert num_nodes(read_run(trained["structure-subset"])) == 10
-    assert num_nodes(read_run(trained["sst"])) == 10
+    for name in ("structure-subset", "sst"):
+        scene = read_run(trained[name]).scene
+        assert scene is not None
+        assert nodes_of(scene) == 10
 
 
 @pages.in_browser
@@ -82,7 +86,8 @@ def test_a_browser_compares_methods_without_complaint(trained, tmp_path, monkeyp
         """
         const click = (selector) => document.querySelectorAll(selector).forEach((e) => e.click());
         for (const axis of ["step", "seconds", "evaluations"]) click(`input[value=${axis}]`);
-        const lines = () => document.querySelectorAll("#curves-main path.mean").length;
+        const lines = () => document.querySelectorAll(
+          "#curves-main figure:not([hidden]) > svg:not([hidden]) path.mean").length;
         const counts = ["linear", "log", "suits"].map((scale) => {
           click(`input[name=y][value=${scale}]`);
           return lines();
@@ -116,7 +121,7 @@ def test_a_page_of_one_method_shows_its_trees_once(trained, tmp_path):
     write_page([trained["sst"]], tmp_path / "page.html")
     dom, complaints = pages.opened(tmp_path / "page.html")
     assert complaints == []
-    assert '<section id="trajectories" hidden="">' in dom
+    assert 'id="trajectories"' not in dom
     assert re.search(r'<section id="structures">', dom)
 
 
@@ -146,6 +151,10 @@ def test_curves_of_every_method_are_drawn_without_a_script(trained, tmp_path):
         for name in ("F1 of a sampled structure", "F1 of the most likely structure", "ELBO")
         for space in ("spanning tree", "any n−1 edges")  # noqa: RUF001
     ]
+    for figure in figures.values():  # what is shown at first, of all that can be chosen
+        shown = [svg for svg in figure.all("svg") if "hidden" not in svg.attributes]
+        assert len(shown) == 1
+        figure.children = list(shown)
     tree = figures["ELBO (validation), spanning tree"]
     assert len(list(tree.all("path", kind="mean"))) == 2
     assert len(list(tree.all("path", kind="band"))) == 1  # of the two seeds
@@ -154,11 +163,13 @@ def test_curves_of_every_method_are_drawn_without_a_script(trained, tmp_path):
     assert len(list(subset.all("path", kind="mean"))) == 1
     assert "nearest pairs without learning" in subset.text
     assert "NaN" not in page.text
-    labels = [span.text for span in page.one(id="curves-groups").all("span")]
+    labels = [span.text for span in page.one(id="curves-legend").all("span")]
     assert [label.rpartition(" (")[2] for label in labels] == ["1 seed)", "2 seeds)", "1 seed)"]
     # All that is drawn lies inside its drawing.
     for path in tree.all("path"):
-        numbers = [float(n) for n in re.findall(r"-?[\d.]+", path.attributes["d"])]
+        numbers = [
+            float(n) for n in re.findall(r"-?[\d.]+", path.attributes["d"].replace("h0", ""))
+        ]
         assert all(0 <= x <= 540 for x in numbers[::2])
         assert all(0 <= y <= 300 for y in numbers[1::2])
 
@@ -166,13 +177,13 @@ def test_curves_of_every_method_are_drawn_without_a_script(trained, tmp_path):
 def test_one_method_looks_the_same_in_both_latent_spaces(trained):
     groups = read_groups(trained.values())
     assert looks(groups) == [0, 1, 1]
-    spaces = [chart["groups"] for chart in charts(groups) if chart["metric"] == "elbo"]
+    spaces = [chart.groups for chart in charts(groups) if chart.metric == "elbo"]
     assert spaces == [[0, 1], [2]]
 
 
 def test_losses_of_different_models_carry_a_warning(trained):
     groups = read_groups(trained.values())
-    notes = {chart["metric"]: chart["note"] for chart in charts(groups)}
+    notes = {chart.metric: chart.note for chart in charts(groups)}
     assert "compare shapes" in notes["loss"]
     assert notes["elbo"] == ""
 
@@ -187,7 +198,7 @@ def test_a_share_is_never_drawn_on_a_logarithmic_axis_at_first(tmp_path):
         record = {"step": 1, "split": "validation", "evaluations": 1, "loss": loss, "f1_map": f1}
         (folder / "metrics.jsonl").write_text(json.dumps(record | {"uas_all": f1}) + "\n")
     groups = read_groups(sorted(tmp_path.iterdir()))
-    logarithmic = {chart["label"] for chart in charts(groups) if chart["log"]}
+    logarithmic = {chart.label for chart in charts(groups) if chart.log}
     assert logarithmic == {"loss (validation), spanning tree"}
 
 
@@ -223,5 +234,6 @@ def test_many_runs_with_structures_make_a_page(tmp_path):
         write_run(tmp_path / str(k), seed=k, scene=scene, frames=frames, steps=1) for k in range(30)
     ]
     write_page(folders, tmp_path / "page.html")
-    runs = pages.payload(tmp_path / "page.html")["runs"]
-    assert [run["structures"]["illustrations"] for run in runs] == [[]] * 30
+    players = list(pages.parse(tmp_path / "page.html").all("div", kind="player"))
+    assert len(players) == 30
+    assert not any(list(player.all("img")) for player in players)

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from nestruct import InputError
-from nestruct.reports import group_runs, read_run
+from nestruct.reports import group_runs, read_groups, read_run
 from nestruct.reports.runs import metric_names
+from nestruct.training.run.checkpoint import Checkpoint, write_checkpoint
 from nestruct.wording import flatten
 
 CONFIG = """recipe = "tiny"
@@ -119,9 +120,9 @@ def test_an_unfinished_run_says_where_it_stopped(tmp_path):
 @pytest.mark.parametrize("name", ["last", "last.previous"])
 def test_the_last_checkpoint_says_whether_a_run_ended(tmp_path, name, loop, finished):
     folder = write_run(tmp_path / "run")
-    (folder / "checkpoints" / name).mkdir(parents=True)
     if loop is not None:
-        (folder / "checkpoints" / name / "state.json").write_text(json.dumps({"loop": loop}))
+        checkpoint = Checkpoint(model={}, optimizer={}, estimator={}, loop=loop)
+        write_checkpoint(folder / "checkpoints", name, checkpoint)
     run = read_run(folder)
     assert run.finished == finished
     assert run.state == ("finished" if finished else "unfinished at step 40 of 40")
@@ -165,7 +166,7 @@ def test_values_that_are_no_numbers_are_no_metrics(tmp_path):
     run = read_run(folder)
     assert run.value("first", "loss") is None
     assert metric_names(run.validation) == ["d"]
-    assert metric_names([{"x": math.inf, "step": 1, "evaluations": 3}]) == []
+    assert metric_names([{"x": math.inf, "y": 10**400, "step": 1, "evaluations": 3}]) == []
 
 
 def test_runs_that_differ_in_seed_and_device_are_one_group(tmp_path):
@@ -189,7 +190,7 @@ def test_a_group_is_named_by_its_title_and_by_what_differs(tmp_path):
     assert [group.label for group in groups] == ["One", "Two, sigma 0.3", "Two, sigma 0.5"]
 
 
-def test_an_option_at_its_default_is_no_difference_to_a_run_from_before_it(tmp_path):
+def test_an_option_is_compared_where_all_runs_tell_it(tmp_path):
     folders = [write_run(tmp_path / name, title="T", sigma=k) for k, name in enumerate("abc")]
     for folder, gap in zip(folders[1:], (0, 8), strict=True):
         config = (folder / "config.toml").read_text()
@@ -197,7 +198,17 @@ def test_an_option_at_its_default_is_no_difference_to_a_run_from_before_it(tmp_p
     labels = [g.label for g in group_runs([read_run(folder) for folder in folders[:2]])]
     assert labels == ["sigma 0", "sigma 1"]
     labels = [g.label for g in group_runs([read_run(folder) for folder in folders[::2]])]
-    assert labels == ["sigma 0", "sigma 2, smoothing_gap 8"]
+    assert labels == ["sigma 0", "sigma 2"]
+    labels = [g.label for g in group_runs([read_run(folder) for folder in folders[1:]])]
+    assert labels == ["sigma 1, smoothing_gap 0", "sigma 2, smoothing_gap 8"]
+
+
+def test_runs_that_differ_in_nothing_else_are_told_by_what_only_one_has(tmp_path):
+    folders = [write_run(tmp_path / name, title="T") for name in "ab"]
+    config = (folders[1] / "config.toml").read_text()
+    (folders[1] / "config.toml").write_text(f"{config}smoothing_gap = 8\n")
+    labels = [g.label for g in group_runs([read_run(folder) for folder in folders])]
+    assert labels == ["T", "smoothing_gap 8"]
 
 
 def test_a_recipe_whose_title_was_mended_is_the_same(tmp_path):
@@ -227,9 +238,9 @@ def test_nested_tables_become_dotted_keys():
 
 
 BROKEN = {
-    "config.toml": [("seed = \n", r"config\.toml is not TOML: .*line 1")],
+    "config.toml": [("seed = \n", r"config\.toml cannot be read: .*line 1")],
     "environment.json": [
-        ("{\n,}", r"environment\.json, line 2, is not JSON"),
+        ("{\n,}", r"environment\.json is not JSON: .*line 2"),
         ("[]", "one JSON object"),
     ],
     "metrics.jsonl": [
@@ -262,14 +273,23 @@ def test_a_broken_file_is_named_with_its_line(tmp_path, name, text, message):
         read_run(folder)
 
 
+@pytest.mark.parametrize("name", ["metrics.jsonl", "details.json", "config.toml"])
+def test_a_file_that_is_nested_too_deeply_is_refused(tmp_path, name):
+    folder = write_run(tmp_path / "run")
+    deep = "[" * 100_000 + "]" * 100_000
+    (folder / name).write_text(f"a = {deep}" if name == "config.toml" else f'{{"a": {deep}}}\n')
+    with pytest.raises(InputError, match="nested too deeply"):
+        read_groups([folder])
+
+
 def test_what_is_no_run_folder_is_said_to_be_none(tmp_path):
     with pytest.raises(InputError, match="not a folder"):
         read_run(tmp_path / "nowhere")
     with pytest.raises(InputError, match=r"no config\.toml"):
         read_run(tmp_path)
-    (tmp_path / "config.toml").write_bytes(b"\xff")
+    (tmp_path / "config.toml").write_text("")
     with pytest.raises(InputError, match=r"no metrics\.jsonl"):
         read_run(tmp_path)
-    (tmp_path / "metrics.jsonl").write_text("")
-    with pytest.raises(InputError, match="not UTF-8"):
+    (tmp_path / "config.toml").write_bytes(b"\xff")
+    with pytest.raises(InputError, match=r"config\.toml cannot be read: .*utf-8"):
         read_run(tmp_path)

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from nestruct.benches.scaling_summary import Cell, Record, step_seconds, summarise
+from nestruct.benches.scaling_summary import Measurement, Measurements, step_seconds, summarise
 from nestruct.benches.scaling_tasks import TASKS, Protocol, build, estimator, evaluations
 from nestruct.checks import check_count, check_name
 from nestruct.data import to_device
@@ -50,7 +50,7 @@ def measure_scaling(
     longest: float = 2.0,
     protocol: Protocol | None = None,
     tell: Callable[[str], None] = print,
-) -> Record:
+) -> Measurements:
     """Times what is missing in the file ``path``, which may not exist yet.
 
     Args:
@@ -100,7 +100,7 @@ def measure_scaling(
     return record
 
 
-def read_scaling(path: Path) -> Record:
+def read_scaling(path: Path) -> Measurements:
     """What `measure_scaling` wrote."""
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
@@ -148,7 +148,7 @@ def spread_out(sizes: Sequence[int]) -> list[int]:
     return order
 
 
-def _open(path: Path, protocol: Protocol, device: torch.device) -> Record:
+def _open(path: Path, protocol: Protocol, device: torch.device) -> Measurements:
     """The file's record, or an empty one; one of another protocol or device is refused."""
     on_gpu = device.type == "cuda"
     wanted = asdict(protocol) | {
@@ -176,8 +176,8 @@ def _open(path: Path, protocol: Protocol, device: torch.device) -> Record:
 
 
 def _wanted(
-    record: Record, tasks: Sequence[str], sizes: Sequence[int], protocol: Protocol
-) -> list[Cell]:
+    record: Measurements, tasks: Sequence[str], sizes: Sequence[int], protocol: Protocol
+) -> list[Measurement]:
     """The cells that were asked for, in the order to measure; those not known yet are added."""
     known = {_key(cell): cell for cell in record["cells"]}
     wanted = []
@@ -185,7 +185,12 @@ def _wanted(
         for task in tasks:
             for method in TASKS[task]:
                 for members in protocol.members(task, method):
-                    cell: Cell = {"task": task, "size": size, "method": method, "members": members}
+                    cell: Measurement = {
+                        "task": task,
+                        "size": size,
+                        "method": method,
+                        "members": members,
+                    }
                     cell = known.setdefault(_key(cell), cell)
                     cell.setdefault("timed_members", members)
                     cell.setdefault("seconds", [])
@@ -198,13 +203,13 @@ def _wanted(
     return wanted
 
 
-def _key(cell: Cell) -> tuple[str, int, str, int]:
+def _key(cell: Measurement) -> tuple[str, int, str, int]:
     return cell["task"], cell["size"], cell["method"], cell["members"]
 
 
 def _measure(
-    cell: Cell,
-    record: Record,
+    cell: Measurement,
+    record: Measurements,
     repeats: int,
     device: torch.device,
     longest: float,
@@ -250,7 +255,7 @@ def _release(device: torch.device) -> None:
         torch.cuda.empty_cache()
 
 
-def _time_steps(cell: Cell, repeats: int, device: torch.device, protocol: Protocol) -> None:
+def _time_steps(cell: Measurement, repeats: int, device: torch.device, protocol: Protocol) -> None:
     task, size, method = cell["task"], cell["size"], cell["method"]
     on_gpu = device.type == "cuda"
     model = build(task, size, 0, protocol)[0].to(device)
@@ -306,7 +311,7 @@ def _wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def _describe(cell: Cell) -> str:
+def _describe(cell: Measurement) -> str:
     members = f", N = {cell['members']}" if cell["method"] == "NES" else ""
     text = f"{cell['task']}, n = {cell['size']}, {cell['method']}{members}: "
     if not cell["seconds"]:
@@ -323,7 +328,7 @@ def _exact(seconds: float) -> str:
     return f"{1e3 * seconds:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
 
 
-def _save(path: Path, record: Record) -> None:
+def _save(path: Path, record: Measurements) -> None:
     """One cell a line; what is derived from them is written anew."""
     head = {key: value for key, value in record.items() if key != "cells"}
     head["summary"] = record["summary"] = summarise(record)

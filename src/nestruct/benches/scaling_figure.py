@@ -5,7 +5,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from nestruct.benches.growth import fit_growth
-from nestruct.benches.scaling_summary import Record, step_seconds
+from nestruct.benches.scaling_summary import Measurements, step_seconds
 from nestruct.errors import InputError
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ _TITLES = {
 }
 
 
-def draw_scaling(record: Record, path: Path) -> None:
+def draw_scaling(record: Measurements, path: Path) -> None:
     """Draws seconds of a step on one GPU, or core-seconds, against n.
 
     A line is the median over seeds, its band smallest to largest. Hollow marks are extrapolated
@@ -61,11 +61,11 @@ def draw_scaling(record: Record, path: Path) -> None:
     plt.close(figure)
 
 
-def _measured(record: Record) -> list[dict[str, Any]]:
+def _measured(record: Measurements) -> list[dict[str, Any]]:
     return [cell for cell in record["cells"] if cell["seconds"]]
 
 
-def _draw_task(place: "Axes", record: Record, task: str) -> None:
+def _draw_task(place: "Axes", record: Measurements, task: str) -> None:
     cells = [cell for cell in _measured(record) if cell["task"] == task]
     few = record["protocol"]["few_members"]
     for method, members in dict.fromkeys((c["method"], c["members"]) for c in cells):

@@ -9,11 +9,11 @@ from nestruct.benches.scaling_tasks import evaluations
 
 _PAPER_DEVICES = 4  # GPUs, one member on each
 
-Cell = dict[str, Any]  # what was measured of one method at one size
-Record = dict[str, Any]  # the whole file
+Measurement = dict[str, Any]  # what was measured of one method at one size
+Measurements = dict[str, Any]  # the whole file
 
 
-def step_seconds(cell: Cell, clock: str = "hardware") -> list[float]:
+def step_seconds(cell: Measurement, clock: str = "hardware") -> list[float]:
     """Seconds of a step with all its members, extrapolated from those that were timed.
 
     Args:
@@ -26,7 +26,7 @@ def step_seconds(cell: Cell, clock: str = "hardware") -> list[float]:
     return [scale * seconds for seconds in spent]
 
 
-def summarise(record: Record) -> list[dict[str, Any]]:
+def summarise(record: Measurements) -> list[dict[str, Any]]:
     """For each method its growth, and its times at the largest size that was measured.
 
     ``seconds``, and what follows from them, are of one GPU, or of one core; ``wall_seconds`` are
@@ -56,8 +56,8 @@ def summarise(record: Record) -> list[dict[str, Any]]:
     return rows
 
 
-def _series(record: Record) -> dict[tuple[str, str, int], list[Cell]]:
-    series: dict[tuple[str, str, int], list[Cell]] = {}
+def _series(record: Measurements) -> dict[tuple[str, str, int], list[Measurement]]:
+    series: dict[tuple[str, str, int], list[Measurement]] = {}
     for cell in record["cells"]:
         if cell["seconds"]:
             key = (cell["task"], cell["method"], cell["members"])

@@ -8,7 +8,7 @@ from tyro.conf import Positional, arg
 
 from nestruct.benches import SIZES, TASKS, measure_scaling
 from nestruct.benches.scaling_figure import draw_scaling
-from nestruct.benches.scaling_summary import Record
+from nestruct.benches.scaling_summary import Measurements
 from nestruct.cli.arguments import check_word
 from nestruct.errors import InputError
 from nestruct.training.recipes import resolve_device
@@ -78,7 +78,7 @@ def _sizes(text: str | None) -> tuple[int, ...]:
         raise InputError(f"Say sizes as N,N,... like 10,50,250; got {text!r}.") from None
 
 
-def _print_summary(record: Record) -> None:
+def _print_summary(record: Measurements) -> None:
     on_cpu = record["protocol"]["device"] == "cpu"
     print("Of one training step," + (" in seconds of one core:" if on_cpu else " in seconds:"))
     for row in record["summary"]:

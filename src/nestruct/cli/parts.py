@@ -22,6 +22,7 @@ from nestruct.reports import (
     to_markdown,
     write_page,
 )
+from nestruct.reports.paper import sections
 from nestruct.training import read_recipe
 from nestruct.training.recipes.plan import Plan, estimate
 from nestruct.training.recipes.recipe import parse_value, resolve_device
@@ -189,7 +190,7 @@ class RunsPart:
             return
         title = f"{plan.title} (tiny: not comparable)" if self.tiny else plan.title
         table_of = plan.name if self.tiny else None
-        write_page(runs, folder / "page.html", title=title, tiny=table_of)
+        write_page(runs, folder / "page.html", title=title, sections=sections(tiny=table_of))
         print()
         groups = read_groups(runs)
         for table in paper_tables(groups, tiny=table_of) or report_tables(groups):

@@ -36,7 +36,8 @@ def report(
     page.
 
     Args:
-        runs: Run folders. One that is no run stands for the runs in it.
+        runs: Run folders, or archives of them (.tar.xz, .tar.gz). A folder that is no run stands
+            for the runs in it.
         output: The page to write.
         title: The page's title.
         markdown: Print the tables as Markdown.
@@ -47,6 +48,8 @@ def report(
     folders, others = find_runs(runs)
     for path in others:
         print(f"nestruct: left out, no run is there: {path}", file=sys.stderr)
+    if not folders:
+        raise InputError("There is no run to report on: no folder with a config.toml was found.")
     if output is not None:
         write_page(folders, output, title=title)
     if markdown or csv:

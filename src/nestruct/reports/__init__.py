@@ -1,24 +1,33 @@
 """From run folders to something to look at: one HTML page that opens without a network.
 
 Everything here is made from run files only (``config.toml``, ``metrics.jsonl``,
-``environment.json``, ``structures.jsonl``, ``details.json``), so a page can be redrawn where
-nothing was trained: no torch, no model, no plotting library. ``runs.py`` reads folders,
-``groups.py`` finds repeats, ``methods.py``, ``comparison.py`` (Table 1), ``parsing.py`` (Table 2),
-``sizes.py`` (Table 3), ``attachment.py`` and ``scoreboard.py`` make tables, ``page.py`` writes the
-page.
+``environment.json``, ``structures.jsonl``, ``details.json``), or an archive of them, so a page can
+be redrawn where nothing was trained. ``runs.py`` reads, ``groups.py`` finds repeats,
+``metrics.py`` says what is known of each metric, ``methods.py`` and ``scoreboard.py`` make tables,
+``charts.py`` and ``shapes.py`` draw, ``page.py`` writes the page, ``sections.py`` lists what is in
+it. ``paper/`` adds what belongs to the paper's tables; nothing else here knows of it.
 """
 
+from nestruct.reports.archives import pack_runs
 from nestruct.reports.groups import Group, group_runs
-from nestruct.reports.page import paper_tables, read_groups, report_tables, write_page
+from nestruct.reports.metrics import METRICS, Metric
+from nestruct.reports.page import read_groups, write_page
+from nestruct.reports.paper import paper_tables
 from nestruct.reports.runs import Run, find_runs, read_run
+from nestruct.reports.sections import SECTIONS, ReportSection, report_tables
 from nestruct.reports.tables import Table, to_csv, to_markdown
 
 __all__ = [
+    "METRICS",
+    "SECTIONS",
     "Group",
+    "Metric",
+    "ReportSection",
     "Run",
     "Table",
     "find_runs",
     "group_runs",
+    "pack_runs",
     "paper_tables",
     "read_groups",
     "read_run",

@@ -1,91 +1,74 @@
-"""Curves as drawings that need no script: means over runs with their bands.
+"""Charts as SVG: means over runs with their bands.
 
-What a page shows before its script takes over, and all that it shows where there is none.
+This is the only code that draws them. A chart is drawn once against each axis and, where both make
+sense, on a linear and a logarithmic scale; the page's script chooses which drawing is shown.
 """
 
 import html
 import math
 from collections.abc import Callable, Mapping, Sequence
-from statistics import fmean
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from nestruct.reports.curves import thin
+from nestruct.reports.curves import POINTS, Axis, Chart, Series, series
+from nestruct.reports.groups import Group
 from nestruct.wording import count, number
 
 WIDTH, HEIGHT = 540, 300
 LEFT, RIGHT, TOP, BOTTOM = 58, WIDTH - 20, 12, HEIGHT - 42
-POINTS = 100  # that a line keeps
+ALL_POINTS, LEAST = 40_000, 12  # of all lines of a page, and of one line at least
 DECADES = 8  # that a logarithmic axis names
 DASHES = ("", "8 4", "2 3", "10 3 2 3")
 COLOURS = 7  # that page.css has
-BAND = (
+SEVERAL = (
     "Line: mean of the runs, up to the last step that all have. Band: smallest to largest of them."
 )
-Points = list[tuple[int, float, float]]  # step, position, value
+ALONE = "{}: ± one standard deviation, as the run noted it ({})."
 
 
-class Series(NamedTuple):
-    """One group in one chart: positions, mean, smallest and largest value over its runs."""
-
-    xs: list[float]
-    mean: list[float]
-    low: list[float]
-    high: list[float]
-
-
-def draw_chart(
-    chart: dict[str, Any],
-    runs: Sequence[dict[str, Any]],
-    view: dict[str, Any],
+def draw_charts(
+    charts: Sequence[Chart],
+    groups: Sequence[Group],
+    axes: Sequence[Axis],
     looks: Sequence[int],
-) -> str:
-    """One chart as HTML: a heading, a drawing, a sentence; empty where there is nothing to draw.
+    shown: Sequence[int],
+) -> list[str]:
+    """Every chart as a figure: a heading, its drawings with the first one shown, a sentence.
+
+    A figure is hidden where its first choice has nothing to draw, and empty where none has.
 
     Args:
-        chart: As `nestruct.reports.curves.charts` describes it.
-        runs: The page's runs, each with ``group`` and ``curves``.
-        view: ``x``: the axis; ``logX``; ``names``: what axes are called; ``shown``: which groups.
+        charts: What is drawn.
+        groups: The runs.
+        axes: What they are drawn against, the first choice first.
         looks: A look for each group.
+        shown: The groups that are shown at first.
     """
-    lines: dict[int, Series] = {}
-    for k in chart["groups"]:
-        curves = [_points(run, chart, view) for run in runs if run["group"] == k]
-        found = combine([points for points in curves if points])
-        if found is not None and k in view["shown"]:
-            lines[k] = found
-    if not lines:
-        return ""
-    title = f"<h3>{html.escape(chart['label'])}</h3>"
-    marks = {
-        label: value
-        for k in lines
-        for label, value in chart["references"][k].items()
-        if not chart["log"] or value * chart["sign"] > 0
-    }
-    xs = [x for line in lines.values() for x in line.xs]
-    ys = [y for line in lines.values() for y in (*line.low, *line.high)]
-    log_x = view["logX"] and min(xs) > 0
-    x_axis = scale(xs if log_x else [0.0, *xs], LEFT, RIGHT, log=log_x, room=0.0)
-    y_axis = scale([*ys, *marks.values()], BOTTOM, TOP, log=chart["log"], sign=chart["sign"])
-    unit, name = _unit(view, max(xs))
-    parts = [*_axes(x_axis, y_axis, unit, name + (" (log)" if log_x else ""), log_x, chart)]
-    for value in marks.values():
-        parts.append(_line("reference", LEFT, RIGHT, y_axis(value), y_axis(value)))
-    for k, line in lines.items():
-        parts.append(_series(line, looks[k], x_axis, y_axis))
-    above = -math.inf
-    for label, value in sorted(marks.items(), key=lambda mark: y_axis(mark[1])):
-        y = y_axis(value)
-        # Above its line, or below it where the one above is too near.
-        parts.append(_text(RIGHT, y + 12 if y - above < 14 else y - 5, "end", label, "axis halo"))
-        above = y
-    several = any(len([r for r in runs if r["group"] == k]) > 1 for k in lines)
-    caption = " ".join(filter(None, [BAND if several else "", chart["note"]]))
-    return (
-        f'{title}<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" data-figure="curve" '
-        f'aria-label="{html.escape(chart["label"])} against {html.escape(name)}">'
-        f"{''.join(parts)}</svg><figcaption>{html.escape(caption)}</figcaption>"
-    )
+    num_lines = sum(3 * len(chart.groups) * len(_forms(chart, axes)) for chart in charts)
+    limit = max(LEAST, min(POINTS, ALL_POINTS // max(1, num_lines)))
+    found = []
+    for chart in charts:
+        content, first = "", False
+        for axis, log in _forms(chart, axes):
+            every = {k: series(groups[k], chart, axis, log=log, limit=limit) for k in chart.groups}
+            lines = {k: line for k, line in every.items() if line is not None}
+            if lines:
+                names = {k: groups[k].label for k in lines}
+                is_first = (axis, log) == _forms(chart, axes)[0]
+                first |= is_first
+                attributes = " data-suits" * (log == chart.log) + " hidden" * (not is_first)
+                content += (
+                    f'<svg data-x="{axis.key}" data-y="{"log" if log else "linear"}"{attributes}'
+                    f"{_drawing(chart, axis, log, lines, names, looks, shown)}</svg>"
+                )
+        own = [groups[k] for k in chart.groups]
+        head, caption = html.escape(chart.label), html.escape(_caption(chart, own))
+        whole = (
+            f'<figure class="chart" data-chart="{chart.split}-{chart.metric}"'
+            f"{' hidden' * (not first)}><h3>{head}</h3>{content}<figcaption>{caption}</figcaption>"
+            "</figure>"
+        )
+        found.append(whole if content else "")
+    return found
 
 
 def draw_buckets(title: str, name: str, labels: Sequence[str], lines: Mapping[int, Series]) -> str:
@@ -98,20 +81,16 @@ def draw_buckets(title: str, name: str, labels: Sequence[str], lines: Mapping[in
         lines: By look; positions are numbers of kinds.
     """
     ys = [y for line in lines.values() for y in (*line.low, *line.high)]
-    x_axis = scale([0.0, len(labels) - 1.0], LEFT, RIGHT, room=0.06)
-    y_axis = scale(ys, BOTTOM, TOP)
-    parts = []
-    for tick in ticks(y_axis.low, y_axis.high):  # type: ignore[attr-defined]
-        parts.append(_line("grid", LEFT, RIGHT, y_axis(tick), y_axis(tick)))
-        parts.append(_text(LEFT - 8, y_axis(tick) + 4, "end", _label(tick)))
+    x_scale = scale([0.0, len(labels) - 1.0], LEFT, RIGHT, room=0.06)
+    y_scale = scale(ys, BOTTOM, TOP)
+    parts = _levels(y_scale, ticks(y_scale.low, y_scale.high))
     for k, label in enumerate(labels):
-        parts.append(_text(x_axis(k), BOTTOM + 17, "middle", label))
+        parts.append(_text(x_scale(k), BOTTOM + 17, "middle", label))
     parts.append(_text((LEFT + RIGHT) / 2, BOTTOM + 36, "middle", name))
-    parts += [_series(line, look, x_axis, y_axis) for look, line in lines.items()]
+    parts += [_series(line, look, x_scale, y_scale) for look, line in lines.items()]
     return (
         f'<figure class="chart"><h3>{html.escape(title)}</h3><svg viewBox="0 0 {WIDTH} {HEIGHT}" '
-        f'role="img" data-figure="buckets" aria-label="{html.escape(title)}">{"".join(parts)}'
-        "</svg></figure>"
+        f'role="img" aria-label="{html.escape(title)}">{"".join(parts)}</svg></figure>'
     )
 
 
@@ -123,18 +102,21 @@ def swatch(look: int) -> str:
     )
 
 
-def combine(curves: Sequence[Points]) -> Series | None:
-    """Mean and range over runs of one configuration, at the steps that all of them have.
+class Scale(NamedTuple):
+    """From values to pixels.
 
-    Runs are compared step by step, whatever time a step took in each: positions are means too.
+    Attributes:
+        place: Gives the pixel of a value.
+        low: The value at the start; ``high``: at the end.
     """
-    by_step = [{step: (x, y) for step, x, y in points} for points in curves]
-    common = sorted(set.intersection(*map(set, by_step))) if by_step else []
-    found = []
-    for step in (common[k] for k in thin(len(common), POINTS)):
-        xs, ys = zip(*(points[step] for points in by_step), strict=True)
-        found.append((fmean(xs), fmean(ys), min(ys), max(ys)))
-    return Series(*(list(column) for column in zip(*found, strict=True))) if found else None
+
+    place: Callable[[float], float]
+    low: float
+    high: float
+
+    def __call__(self, value: float) -> float:
+        """The pixel of a value."""
+        return self.place(value)
 
 
 def scale(
@@ -145,8 +127,8 @@ def scale(
     log: bool = False,
     sign: int = 1,
     room: float = 0.05,
-) -> Callable[[float], float]:
-    """From values to pixels; ``low`` and ``high`` are the values at the ends.
+) -> Scale:
+    """A scale that has all values on it.
 
     A logarithmic scale of negative values is that of their sizes, turned round.
     """
@@ -162,8 +144,7 @@ def scale(
         return round(start + (warp(value) - low) / (high - low) * (stop - start), 1)
 
     ends = [sign * math.exp(sign * end) if log else end for end in (low, high)]
-    place.low, place.high = ends  # type: ignore[attr-defined]
-    return place
+    return Scale(place, *ends)
 
 
 def ticks(low: float, high: float, *, log: bool = False, sign: int = 1) -> list[float]:
@@ -193,48 +174,88 @@ def ticks(low: float, high: float, *, log: bool = False, sign: int = 1) -> list[
     return [float(f"{k * step:.12g}") for k in range(first, last + 1)]
 
 
-def _points(run: dict[str, Any], chart: dict[str, Any], view: dict[str, Any]) -> Points:
-    curve = run["curves"].get(chart["split"])
-    if curve is None or chart["metric"] not in curve["y"]:
-        return []
-    axes = curve["x"]
-    columns = (axes["step"], axes[view["x"]], curve["y"][chart["metric"]], axes["evaluations"])
-    return [
-        (step, x, y)
-        for step, x, y, spent in zip(*columns, strict=True)
-        if x is not None
-        and y is not None
-        # A logarithmic axis has no place for the untrained model.
-        and (not view["logX"] or (x > 0 and spent != 0))
-        and (not chart["log"] or y * chart["sign"] > 0)
-    ]
+def _forms(chart: Chart, axes: Sequence[Axis]) -> list[tuple[Axis, bool]]:
+    """The axes and scales that a chart is drawn with, the first choice first.
+
+    A chart that is folded away has one, with its steps.
+    """
+    if not chart.main:
+        return [(axis, chart.log) for axis in axes if axis.key == "step"]
+    scales = [chart.log, not chart.log] if chart.both else [chart.log]
+    return [(axis, log) for axis in axes for log in scales]
 
 
-def _unit(view: dict[str, Any], longest: float) -> tuple[float, str]:
-    name = view["names"][view["x"]]
-    if view["x"] != "seconds":
-        return 1.0, name
-    return (
-        (3600.0, "hours") if longest > 7200 else (60.0, "minutes") if longest > 180 else (1.0, name)
-    )
+def _drawing(
+    chart: Chart,
+    axis: Axis,
+    log: bool,
+    lines: Mapping[int, Series],
+    names: Mapping[int, str],
+    looks: Sequence[int],
+    shown: Sequence[int],
+) -> str:
+    """The rest of an SVG element: attributes, then what is drawn."""
+    marks = {
+        label: value
+        for k in lines
+        for label, value in chart.references[k].items()
+        if not log or value * chart.sign > 0
+    }
+    xs = [x for line in lines.values() for x in line.xs]
+    ys = [y for line in lines.values() for y in (*line.low, *line.high)]
+    x_scale = scale(xs if axis.log else [0.0, *xs], LEFT, RIGHT, log=axis.log, room=0.0)
+    y_scale = scale([*ys, *marks.values()], BOTTOM, TOP, log=log, sign=chart.sign)
+    unit, name = _unit(axis, max(xs))
+    parts = _levels(y_scale, ticks(y_scale.low, y_scale.high, log=log, sign=chart.sign))
+    at = ticks(x_scale.low / unit, x_scale.high / unit, log=axis.log)
+    for tick in at[:: math.ceil(len(at) / 8)]:
+        parts.append(_text(x_scale(tick * unit), BOTTOM + 17, "middle", _label(tick)))
+    below = name + (" (log)" if axis.log else "")
+    parts.append(_text((LEFT + RIGHT) / 2, BOTTOM + 36, "middle", below))
+    for value in marks.values():
+        parts.append(_line("reference", y_scale(value)))
+    for k, line in lines.items():
+        hidden = "" if k in shown else " hidden"
+        told = html.escape(f"{names[k]}: {number(line.mean[0])} to {number(line.mean[-1])}")
+        drawn = _series(line, looks[k], x_scale, y_scale)
+        parts.append(f'<g data-group="{k}"{hidden}><title>{told}</title>{drawn}</g>')
+    above = -math.inf
+    for label, value in sorted(marks.items(), key=lambda mark: y_scale(mark[1])):
+        y = y_scale(value)
+        # Above its line, or below it where the one above is too near.
+        parts.append(_text(RIGHT, y + 12 if y - above < 14 else y - 5, "end", label, "axis halo"))
+        above = y
+    label = html.escape(f"{chart.label} against {name}")
+    box = f' viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{label}">'
+    return box + "".join(parts)
 
 
-def _axes(
-    x_axis: Any, y_axis: Any, unit: float, name: str, log_x: bool, chart: dict[str, Any]
-) -> list[str]:
+def _caption(chart: Chart, groups: Sequence[Group]) -> str:
+    several = any(len(group.runs) > 1 for group in groups)
+    alone = chart.spread is not None and any(len(group.runs) == 1 for group in groups)
+    who = "One run alone, band" if several else "Band"
+    words = [SEVERAL if several else "", chart.note]
+    return " ".join(filter(None, [*words, ALONE.format(who, chart.spread) if alone else ""]))
+
+
+def _unit(axis: Axis, longest: float) -> tuple[float, str]:
+    if axis.key == "seconds" and longest > 180:
+        return (3600.0, "hours") if longest > 7200 else (60.0, "minutes")
+    return 1.0, axis.name
+
+
+def _levels(y_scale: Scale, at: Sequence[float]) -> list[str]:
+    """Lines across, with their values."""
     parts = []
-    for tick in ticks(y_axis.low, y_axis.high, log=chart["log"], sign=chart["sign"]):
-        parts.append(_line("grid", LEFT, RIGHT, y_axis(tick), y_axis(tick)))
-        parts.append(_text(LEFT - 8, y_axis(tick) + 4, "end", _label(tick)))
-    marks = ticks(x_axis.low / unit, x_axis.high / unit, log=log_x)
-    for tick in marks[:: math.ceil(len(marks) / 8)]:
-        parts.append(_text(x_axis(tick * unit), BOTTOM + 17, "middle", _label(tick)))
-    return [*parts, _text((LEFT + RIGHT) / 2, BOTTOM + 36, "middle", name)]
+    for tick in at:
+        parts.append(_line("grid", y_scale(tick)))
+        parts.append(_text(LEFT - 8, y_scale(tick) + 4, "end", _label(tick)))
+    return parts
 
 
-def _series(line: Series, look: int, x_axis: Callable, y_axis: Callable) -> str:
-    def path(ys: Sequence[float], xs: Sequence[float]) -> str:
-        return "L".join(f"{x_axis(x):g} {y_axis(y):g}" for x, y in zip(xs, ys, strict=True))
+def _series(line: Series, look: int, x_scale: Scale, y_scale: Scale) -> str:
+    def path(ys: Sequence[float], xs: Sequence[float], to: str = "L") -> str:
+        return to.join(f"{x_scale(x):g} {y_scale(y):g}" for x, y in zip(xs, ys, strict=True))
 
     colour = f"var(--c{look % COLOURS})"
     band = ""
@@ -243,10 +264,7 @@ def _series(line: Series, look: int, x_axis: Callable, y_axis: Callable) -> str:
         band = f'<path class="band" fill="{colour}" d="M{path(line.low, line.xs)}L{back}Z"/>'
     dots = ""
     if len(line.xs) <= 25:
-        dots = "".join(
-            f'<circle cx="{x_axis(x):g}" cy="{y_axis(y):g}" r="2.4" fill="{colour}"/>'
-            for x, y in zip(line.xs, line.mean, strict=True)
-        )
+        dots = f'<path class="dots" stroke="{colour}" d="M{path(line.mean, line.xs, "h0M")}h0"/>'
     return f'{band}<path class="mean"{_stroke(look)} d="M{path(line.mean, line.xs)}"/>{dots}'
 
 
@@ -256,8 +274,8 @@ def _stroke(look: int) -> str:
     return f' stroke="var(--c{look % COLOURS})"{dashed}'
 
 
-def _line(kind: str, x1: float, x2: float, y1: float, y2: float) -> str:
-    return f'<line class="{kind}" x1="{x1:g}" x2="{x2:g}" y1="{y1:g}" y2="{y2:g}"/>'
+def _line(kind: str, y: float) -> str:
+    return f'<line class="{kind}" x1="{LEFT}" x2="{RIGHT}" y1="{y:g}" y2="{y:g}"/>'
 
 
 def _text(x: float, y: float, anchor: str, content: str, kind: str = "axis") -> str:

@@ -1,60 +1,80 @@
-"""What curves there are: every metric of every run, thinned, and which charts they go to."""
+"""What curves there are: which charts a page has, and the points of each line in them."""
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from statistics import fmean
+from typing import NamedTuple
 
 from nestruct.reports.groups import Group
-from nestruct.reports.methods import FIRST, HIDDEN
-from nestruct.reports.published import method_name, space_name
-from nestruct.reports.runs import Record, Run, is_number, metric_names
-from nestruct.reports.summary import metric_label, references, structure_noun
+from nestruct.reports.metrics import find_metric, in_order, leading
+from nestruct.reports.names import method_name, space_name
+from nestruct.reports.runs import Record, Run, metric_names, number_in
+from nestruct.reports.shapes import structure_noun
+from nestruct.reports.summary import references
 
 # Largest over smallest value from which on a chart starts with a logarithmic scale.
 WIDE = 30.0
-SHARES = {"f1", "uas", "las", "accuracy", "precision", "recall"}  # first words of such metrics
-PARSING = ("uas", "nll")  # of the metrics of parsers, those that are compared
+POINTS = 100  # that a line keeps
+Points = list[tuple[int, float, float]]  # step, position, value
 
 
-def run_curves(run: Run, steps: dict[str, set[int]], *, decoded: bool) -> dict[str, Any]:
-    """Per split: the axes to draw against, and every metric.
+class Axis(NamedTuple):
+    """What curves are drawn against.
 
-    Args:
-        run: The run.
-        steps: Which steps of each split are kept; the last one always is.
-        decoded: Whether evaluations are counted in examples decoded, not in minibatches.
+    Attributes:
+        key: ``step``, ``evaluations`` or ``seconds``.
+        name: What stands below it.
+        log: True if it is logarithmic.
+        decoded: True if evaluations are counted in examples decoded, not in minibatches.
     """
-    curves = {}
-    for split, records in run.records.items():
-        if split == "test":
-            continue
-        kept = [r for r in records if r["step"] in steps[split] or r is records[-1]]
-        axes = {
-            "step": [record["step"] for record in kept],
-            "evaluations": [
-                run.decoded(record) if decoded else short(record.get("evaluations"))
-                for record in kept
-            ],
-            "seconds": [short(record["timing"].get("seconds")) for record in kept],
-        }
-        names = [m for m in metric_names(records) if m not in HIDDEN]
-        curves[split] = {"x": axes, "y": {m: [short(r.get(m)) for r in kept] for m in names}}
-    return curves
+
+    key: str
+    name: str
+    log: bool
+    decoded: bool = False
 
 
-def kept_steps(runs: Sequence[Run], limit: int) -> dict[str, set[int]]:
-    """At most so many steps of each split, the same for all runs of a group."""
-    every: dict[str, set[int]] = {}
-    for run in runs:
-        for split, records in run.records.items():
-            every.setdefault(split, set()).update(record["step"] for record in records)
-    kept = {}
-    for split, steps in every.items():
-        ordered = sorted(steps)
-        kept[split] = {ordered[k] for k in thin(len(ordered), limit)}
-    return kept
+class Series(NamedTuple):
+    """One group in one chart: positions, mean, smallest and largest value over its runs."""
+
+    xs: list[float]
+    mean: list[float]
+    low: list[float]
+    high: list[float]
 
 
-def charts(groups: Sequence[Group]) -> list[dict[str, Any]]:
+@dataclass(frozen=True)
+class Chart:
+    """A metric of some groups.
+
+    Attributes:
+        split: Of which data.
+        metric: Its name in records.
+        label: What stands above it.
+        groups: The numbers of the groups in it.
+        references: For each group of the page, what needs no learning.
+        main: True if it is not folded away.
+        note: A warning.
+        log: True if it starts with a logarithmic scale.
+        both: True if the other scale makes sense too.
+        sign: Of its values, where it has a logarithmic scale: an ELBO is negative.
+        spread: The metric that is its standard deviation, as a run noted it.
+    """
+
+    split: str
+    metric: str
+    label: str
+    groups: Sequence[int]
+    references: Sequence[dict[str, float]]
+    main: bool
+    note: str
+    log: bool
+    both: bool
+    sign: int
+    spread: str | None
+
+
+def charts(groups: Sequence[Group]) -> list[Chart]:
     """Which curves are drawn: validation first, then the training loss, then how training went.
 
     Runs over several latent spaces get a chart for each: their numbers cannot be compared.
@@ -62,45 +82,102 @@ def charts(groups: Sequence[Group]) -> list[dict[str, Any]]:
     runs = [run for group in groups for run in group.runs]
     found = []
     splits = {split for run in runs for split in run.records} - {"test"}
-    published = any("elbo" in record for run in runs for record in run.validation)
-    parsers = any("uas" in record for run in runs for record in run.validation)
+    leads = leading(metric_names(record for run in runs for record in run.validation))
     spaces = dict.fromkeys(space_name(run) for run in runs)
     for split in sorted(splits, key=lambda name: (name == "train", name != "validation", name)):
         records = [record for run in runs for record in run.records.get(split, [])]
         metrics = metric_names(records)
-        drawn = [m for m in metrics if m not in HIDDEN and not _is_spread(m, metrics)]
-        if published:
-            drawn.sort(key=lambda m: FIRST.index(m) if m in FIRST else len(FIRST))
-        for metric in drawn:
+        for metric in in_order(m for m in metrics if not _is_spread(m, metrics)):
             main = split != "train" or metric == "loss"
-            if not main and len({record.get(metric) for record in records}) < 2:
+            main = main and (leads is None or metric in leads)
+            if not main and len({number_in(record, metric) for record in records}) < 2:
                 continue  # a flat line (a constant rate, no failure at all) says nothing
-            main = main and not (published and metric not in FIRST)
-            main = main and not (parsers and metric not in PARSING)
             for space in spaces if main else [None]:
                 members = [
                     k
                     for k, group in enumerate(groups)
                     if space is None or space_name(group.runs[0]) == space
                 ]
-                label = f"{metric_label(metric, structure_noun(runs))} ({split})"
-                several = main and len(spaces) > 1
-                own = (run for k in members for run in groups[k].runs)
-                values = [r.get(metric) for run in own for r in run.records.get(split, [])]
+                values = [
+                    value
+                    for k in members
+                    for run in groups[k].runs
+                    for record in run.records.get(split, [])
+                    if (value := number_in(record, metric)) is not None
+                ]
                 found.append(
-                    {
-                        "split": split,
-                        "metric": metric,
-                        "label": f"{label}, {space}" if several else label,
-                        "spread": f"{metric}_std" if f"{metric}_std" in metrics else None,
-                        "references": [references(group.runs[0], metric) for group in groups],
-                        "groups": members,
-                        "main": main,
-                        "note": _note(groups, members, metric),
-                        **_scale(metric, list(filter(is_number, values))),
-                    }
+                    Chart(
+                        split,
+                        metric,
+                        _label(metric, split, runs, space if main and len(spaces) > 1 else None),
+                        members,
+                        [references(group.runs[0], metric) for group in groups],
+                        main,
+                        _note(groups, members, metric),
+                        *_scale(metric, values),
+                        f"{metric}_std" if f"{metric}_std" in metrics else None,
+                    )
                 )
     return found
+
+
+def axes(groups: Sequence[Group]) -> list[Axis]:
+    """What curves can be drawn against, the first choice first: methods are compared by cost."""
+    runs = [run for group in groups for run in group.runs]
+    decoded = all(run.counts_decoded for run in runs)
+    name = "decoder evaluations (one example each)" if decoded else "forward evaluations"
+    several = len(groups) > 1
+    found = [
+        Axis("step", "step", log=False),
+        Axis("evaluations", name, log=several, decoded=decoded),
+        Axis("seconds", "seconds", log=several),
+    ]
+    known = [a for a in found if any(_position(run, r, a) for run in runs for r in _every(run))]
+    first = "evaluations" if several else "step"
+    return sorted(known, key=lambda axis: axis.key != first)
+
+
+def series(group: Group, chart: Chart, axis: Axis, *, log: bool, limit: int) -> Series | None:
+    """The line of a group in a chart; None where there is nothing to draw.
+
+    Several runs give their mean, and the smallest and largest value. One run alone has the standard
+    deviation that it noted.
+
+    Args:
+        group: The runs.
+        chart: What is drawn.
+        axis: Against what.
+        log: Whether values are drawn on a logarithmic scale.
+        limit: Most points.
+    """
+    curves = [_points(run, chart, axis, log=log) for run in group.runs]
+    line = combine([points for points in curves if points], limit)
+    if line is None or len(group.runs) > 1 or chart.spread is None:
+        return line
+    (run,) = group.runs
+    noted = {_position(run, r, axis): number_in(r, chart.spread) for r in run.records[chart.split]}
+    low, high = [], []
+    for x, y in zip(line.xs, line.mean, strict=True):
+        around = noted.get(x) or 0.0
+        ends = (y - around, y + around)
+        good = not log or all(end * chart.sign > 0 for end in ends)
+        low.append(ends[0] if good else y)
+        high.append(ends[1] if good else y)
+    return line._replace(low=low, high=high)
+
+
+def combine(curves: Sequence[Points], limit: int = POINTS) -> Series | None:
+    """Mean and range over runs of one configuration, at the steps that all of them have.
+
+    Runs are compared step by step, whatever time a step took in each: positions are means too.
+    """
+    by_step = [{step: (x, y) for step, x, y in points} for points in curves]
+    common = sorted(set.intersection(*map(set, by_step))) if by_step else []
+    found = []
+    for step in (common[k] for k in thin(len(common), limit)):
+        xs, ys = zip(*(points[step] for points in by_step), strict=True)
+        found.append((fmean(xs), fmean(ys), min(ys), max(ys)))
+    return Series(*(list(column) for column in zip(*found, strict=True))) if found else None
 
 
 def looks(groups: Sequence[Group]) -> list[int]:
@@ -129,22 +206,40 @@ def thin(length: int, limit: int, *, keep: int = 0) -> list[int]:
     return sorted({round(k * (length - 1) / (spaced - 1)) for k in range(spaced)} | {keep})
 
 
-def short(value: Any) -> float | None:
-    """Five digits are more than a screen shows, and half the size of the page."""
-    if not is_number(value):
-        return None
-    return value if isinstance(value, int) else float(f"{value:.5g}")
+def _points(run: Run, chart: Chart, axis: Axis, *, log: bool) -> Points:
+    found = []
+    for record in run.records.get(chart.split, []):
+        x, y = _position(run, record, axis), number_in(record, chart.metric)
+        # A logarithmic axis has no place for the untrained model.
+        begun = not axis.log or (x is not None and x > 0 and record.get("evaluations") != 0)
+        if x is not None and y is not None and begun and (not log or y * chart.sign > 0):
+            found.append((record["step"], x, y))
+    return found
 
 
-def _scale(metric: str, values: Sequence[Any]) -> dict[str, Any]:
-    """Whether a chart starts logarithmic, and the sign of its values: an ELBO is negative.
+def _position(run: Run, record: Record, axis: Axis) -> float | None:
+    if axis.key == "evaluations":
+        return run.decoded(record) if axis.decoded else number_in(record, "evaluations")
+    return number_in(record["timing"], "seconds") if axis.key == "seconds" else record["step"]
 
-    A share does not: one run near 0 would press all that matters, near 1, into one line.
-    """
+
+def _every(run: Run) -> list[Record]:
+    return [record for split, rs in run.records.items() if split != "test" for record in rs]
+
+
+def _label(metric: str, split: str, runs: Sequence[Run], space: str | None) -> str:
+    known = find_metric(metric)
+    unit = f", {known.unit}" if known.unit else ""
+    label = f"{known.say(structure_noun(runs))}{unit} ({split})"
+    return f"{label}, {space}" if space else label
+
+
+def _scale(metric: str, values: Sequence[float]) -> tuple[bool, bool, int]:
+    """Whether a chart starts logarithmic, whether both scales make sense, its values' sign."""
     sign = -1 if values and max(values) < 0 else 1
     sizes = [sign * value for value in values]
-    wide = bool(sizes) and min(sizes) > 0 and max(sizes) > WIDE * min(sizes)
-    return {"sign": sign, "log": wide and metric.partition("_")[0] not in SHARES}
+    both = bool(sizes) and min(sizes) > 0 and not find_metric(metric).percent
+    return both and max(sizes) > WIDE * min(sizes), both, sign
 
 
 def _is_spread(metric: str, metrics: Sequence[str]) -> bool:

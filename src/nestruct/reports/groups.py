@@ -20,16 +20,6 @@ UNTOLD_KEYS = {
     *("training.checkpoint_seconds", "optimizer.fused"),
     *("estimator.graph", "estimator.chunk_size", "scheduler.T_max", "recipe"),
 }
-# Options that configurations have not always had, and what runs without them did.
-LATER_OPTIONS = {
-    "model.fused": False,
-    "model.kl_weight": 1.0,
-    "training.max_epochs": "none",
-    "training.matmul_precision": "highest",
-    "training.smoothing_gap": 0,
-    "training.num_starts": 1,
-    "training.start_steps": 300,
-}
 TITLED_KEYS = ("estimator.name", "model.structure")  # what titles of recipes are about
 MOST_TOLD = 5  # differences in a label
 
@@ -92,21 +82,24 @@ def unlike(labels: Sequence[str]) -> list[str]:
 
 
 def differences(run: Run, others: Sequence[Run]) -> list[str]:
-    """What a label says of a run's configuration: the options that differ from those of others."""
+    """What a label says of a run's configuration: the options that differ from those of others.
+
+    An option is compared where all of them tell it. Only a run that differs in no such option is
+    told by the options that others do not have.
+    """
     config, twins = flatten(_identity(run)), [flatten(_identity(other)) for other in others]
-    changed = [
-        key
-        for key, value in config.items()
-        if not (key == "training.max_steps" and _in_epochs(config))
-        and any(
-            twin.get(key, LATER_OPTIONS.get(key)) != value
-            for twin in twins
-            if _comparable(key, twin, config)
-        )
-    ]
-    told = [key for key in changed if key not in UNTOLD_KEYS] or changed
-    told.sort(key=lambda key: not key.endswith(".name"))
-    return [_part(key, config[key]) for key in told[:MOST_TOLD]]
+    changed, alone = [], []
+    for key, value in config.items():
+        like = [twin for twin in twins if _comparable(key, twin, config)]
+        if key == "training.max_steps" and _in_epochs(config):
+            continue
+        if any(key not in twin for twin in like):
+            alone.append(key)
+        elif any(twin[key] != value for twin in like):
+            changed.append(key)
+    changed = [key for key in changed if key not in UNTOLD_KEYS] or changed or alone
+    changed.sort(key=lambda key: not key.endswith(".name"))
+    return [_part(key, config[key]) for key in changed[:MOST_TOLD]]
 
 
 @cache

@@ -1,8 +1,8 @@
 """Any number of runs as one HTML page: no network, no library, opens from disk.
 
-Everything to be read is in the page as Python wrote it: sentences, tables, drawings. The script
-``assets/page.js`` sorts tables, and draws curves and structures again as one chooses, from the JSON
-that `nestruct.reports.payload` embeds. The page asks the browser to refuse all that is not in it.
+Everything on the page is as Python wrote it: sentences, tables, drawings. The script
+``assets/page.js`` draws nothing: it sorts tables, chooses which drawings are shown, and plays the
+structures that were found. The page asks the browser to refuse all that is not in it.
 """
 
 import base64
@@ -14,39 +14,35 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from nestruct.errors import InputError
 from nestruct.files import write_whole
-from nestruct.reports.attachment import attachment_charts, attachment_tables
-from nestruct.reports.charts import draw_chart, swatch
-from nestruct.reports.comparison import comparisons
-from nestruct.reports.gaps import gap_tables
+from nestruct.reports.charts import draw_charts, swatch
+from nestruct.reports.curves import axes, charts, looks
 from nestruct.reports.groups import REPEAT_KEYS, Group, group_runs, own_title
-from nestruct.reports.methods import in_order, methods_table
-from nestruct.reports.parsing import parsing_tables
-from nestruct.reports.payload import payload
-from nestruct.reports.published import short_names
-from nestruct.reports.runs import Run, read_run
-from nestruct.reports.scoreboard import scoreboard
-from nestruct.reports.sizes import size_tables
-from nestruct.reports.summary import cost_table, results_table, sentence
-from nestruct.reports.tables import NOTHING, Table, to_html
+from nestruct.reports.names import method_name, named, space_name
+from nestruct.reports.players import players
+from nestruct.reports.runs import Run, read_runs
+from nestruct.reports.sections import ReportSection, contents
+from nestruct.reports.summary import cost_table, count_repeats, results_table, sentence
+from nestruct.reports.tables import NOTHING, to_html
 from nestruct.reports.trajectories import trajectories
 from nestruct.wording import flatten
 
-# What is no one else's: shown with the run, not in the table of environments.
+# What only one run has: shown with the run, not in the table of environments.
 ORIGIN_KEYS = ("command", "started")
-# Filled and shown by the script, which lets one choose a run and a step.
-STRUCTURES = """<section id="structures" hidden>
-  <h2>Structures as they were learnt</h2>
-  <p class="note" id="structures-note"></p>
-  <div class="controls" id="structures-controls"></div>
-  <div class="legend" id="structures-legend"></div>
-  <div class="cards" id="structures-cards"></div>
-</section>
-"""
 SENTENCES = 4  # groups that are told at length; of more, the table of methods tells first
+SHOWN = 12  # groups of a latent space whose curves are drawn at first
+UNFOLDED = 8  # groups: of more, tables about single groups and runs fold away
+
+
+class PagePart(NamedTuple):
+    """A part of the page: the name of its anchor, its heading, its HTML."""
+
+    name: str
+    heading: str
+    content: str
 
 
 def write_page(
@@ -54,16 +50,16 @@ def write_page(
     path: str | Path,
     *,
     title: str | None = None,
-    tiny: str | None = None,
+    sections: Sequence[ReportSection] | None = None,
 ) -> None:
     """Writes one self-contained HTML page about the runs.
 
     Args:
-        run_dirs: Run folders; one named twice counts once. Runs that differ in nothing but seed
-            and device are shown as one group.
+        run_dirs: Run folders and archives of them; one named twice counts once. Runs that differ
+            in nothing but seed and device are shown as one group.
         path: The file to write; replaced only when the new page is complete.
-        title: The heading; by default the title that all runs share, if they share one.
-        tiny: As for `paper_tables`.
+        title: The heading; by default the title that all runs share, or their methods.
+        sections: What is said of some runs only; ``nestruct.reports.SECTIONS`` when None.
 
     Raises:
         InputError: A folder cannot be read as a run, or the page cannot be written there.
@@ -74,9 +70,7 @@ def write_page(
     if not path.parent.is_dir():
         raise InputError(f"{path} cannot be written: there is no folder {path.parent}; make it.")
     groups = read_groups(run_dirs)
-    names = {own_title(group.runs[0]) or group.label for group in groups}
-    title = title or (names.pop() if len(names) == 1 else f"{len(groups)} groups of runs")
-    page = _document(groups, title, tiny)
+    page = _document(groups, title or _title(groups), sections)
     try:
         write_whole(path, page.encode())
     except OSError as error:
@@ -85,47 +79,14 @@ def write_page(
 
 
 def read_groups(run_dirs: Iterable[str | Path]) -> list[Group]:
-    """Reads run folders, each once, and groups them, methods in the order of published tables."""
-    folders = dict.fromkeys(Path(folder).resolve() for folder in run_dirs)
-    if not folders:
-        raise InputError("No run folder was given; name at least one.")
-    groups = in_order(group_runs([read_run(folder) for folder in folders]))
-    if len(groups) == 1:
-        return groups
-    names = short_names([group.runs[0] for group in groups], [group.label for group in groups])
-    return [Group(name, group.runs) for name, group in zip(names, groups, strict=True)]
+    """Reads run folders and archives of them, each once, and groups them, in order, with names."""
+    return named(group_runs(read_runs(run_dirs)))
 
 
-def report_tables(groups: Sequence[Group], *, tiny: str | None = None) -> list[Table]:
-    """The tables that a report is about: published ones, methods, cost to target.
-
-    Args:
-        groups: Runs.
-        tiny: As for `paper_tables`.
-    """
-    found = [methods_table(groups), *attachment_tables(groups), *scoreboard(groups)]
-    return [*paper_tables(groups, tiny=tiny), *found]
-
-
-def paper_tables(groups: Sequence[Group], *, tiny: str | None = None) -> list[Table]:
-    """The published tables that runs belong to, with ours beside, and what they cost.
-
-    Args:
-        groups: Runs.
-        tiny: Of the runs of ``nestruct reproduce table2 --tiny``, ``table2``: they are in the rows
-            of that table, whatever their data are, and it says that nothing can be compared.
-    """
-    makers = (comparisons, parsing_tables, size_tables, gap_tables)
-    return [table for make in makers for table in make(groups, tiny=tiny)]
-
-
-def _document(groups: list[Group], title: str, tiny: str | None) -> str:
+def _document(groups: list[Group], title: str, sections: Sequence[ReportSection] | None) -> str:
     runs = [run for group in groups for run in group.runs]
-    names = _names(runs)
-    data = payload(groups, names)
     script = _asset("page.js")
-    costs = cost_table(groups, names)
-    paths = trajectories(groups)
+    parts = [part for part in _parts(groups, runs, sections) if part.content]
     fields = {
         "title": html.escape(title),
         "style": _asset("page.css"),
@@ -133,53 +94,122 @@ def _document(groups: list[Group], title: str, tiny: str | None) -> str:
         "script_hash": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         "sentences": _sentences(groups),
         "about": _about(len(runs)),
-        "trajectories": _section("trajectories", "Trajectories", paths) if paths else "",
-        # Of one run they are what there is to see; of several, methods are compared first.
-        "structures_first": STRUCTURES if len(groups) == 1 else "",
-        "structures_last": STRUCTURES if len(groups) > 1 else "",
-        "tables": _tables(groups, tiny),
-        "legend": _legend(data),
-        "charts": _charts(data, main=True),
-        "more_charts": _charts(data, main=False),
-        "results": to_html(results_table(groups)),
-        "configuration": _matrix("key", {group.label: _config(group) for group in groups}),
-        "runs": "".join(map(_run, names, runs)),
-        "cost": to_html(costs),
-        "environment": _matrix("environment", _environments(names, runs)),
-        # Inside a script element only "<" can end it; JSON may write it as an escape.
-        "data": json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"),
+        "contents": "".join(f'<a href="#{p.name}">{html.escape(p.heading)}</a> ' for p in parts),
+        "parts": "".join(
+            f'<section id="{part.name}">\n<h2>{html.escape(part.heading)}</h2>\n{part.content}\n'
+            "</section>\n"
+            for part in parts
+        ),
     }
     return re.sub(r"\{\{(\w+)\}\}", lambda match: fields[match[1]], _asset("page.html"))
 
 
-def _tables(groups: Sequence[Group], tiny: str | None) -> str:
-    """The tables, those of attachment under the charts that show the same."""
-    charts = attachment_charts(groups)
-    behind = {table.title for table in attachment_tables(groups)}
-    shown, folded = "", ""
-    for table in report_tables(groups, tiny=tiny):
-        if table.title in behind:
-            head = f"<summary>{html.escape(table.title)}: the numbers</summary>"
-            folded += f"<details>{head}{to_html(table)}</details>"
-        else:
-            shown += _table_section(table)
-    if not charts:
-        return shown
-    note = '<p class="note">Line: mean of the runs. Band: smallest to largest of them.</p>'
-    return shown + _section("attachment", "Attachment by length", charts + note + folded)
+def _parts(
+    groups: list[Group], runs: Sequence[Run], sections: Sequence[ReportSection] | None
+) -> list[PagePart]:
+    """All parts of the page in order; those that do not apply are empty."""
+    names = _names(runs)
+    several = len(groups) > 1
+    structures = PagePart("structures", "Structures as they were learnt", players(groups))
+    # Of one group the structures over time show the same as its trajectories, and more.
+    paths = trajectories(groups) if several or not structures.content else ""
+    configuration = _matrix("key", {group.label: _config(group) for group in groups})
+    environment = _matrix("environment", _environments(names, runs))
+    fold = len(groups) > UNFOLDED
+    return [
+        PagePart("trajectories", "Trajectories", paths),
+        # Of one group they are what there is to see; of several, methods are compared first.
+        *([] if several else [structures]),
+        *_tables(groups, sections),
+        PagePart("curves", "Curves", _curves(groups)),
+        *([structures] if several else []),
+        PagePart("results", "Every metric", _folded(to_html(results_table(groups)), fold)),
+        PagePart(
+            "configuration",
+            "Configuration",
+            _folded(configuration, fold) + "".join(map(_run, names, runs)),
+        ),
+        PagePart(
+            "environment",
+            "Environment and cost",
+            _folded(to_html(cost_table(groups, names)), fold) + _folded(environment, fold),
+        ),
+    ]
+
+
+def _tables(groups: list[Group], sections: Sequence[ReportSection] | None) -> list[PagePart]:
+    """The sections that are about some runs: their tables, which fold away below drawings."""
+    found = []
+    for section, content in contents(groups, sections):
+        if not content.drawings:
+            found += [PagePart(_anchor(t.title), t.title, to_html(t)) for t in content.tables]
+            continue
+        numbers = "".join(
+            f"<details><summary>{html.escape(table.title)}: the numbers</summary>{to_html(table)}"
+            "</details>"
+            for table in content.tables
+        )
+        found.append(PagePart(_anchor(section.title), section.title, content.drawings + numbers))
+    return found
+
+
+def _curves(groups: list[Group]) -> str:
+    """Every chart, those about how training went folded away."""
+    drawn, its_looks, shown = charts(groups), looks(groups), _shown(groups)
+    figures = draw_charts(drawn, groups, axes(groups), its_looks, shown)
+    main, more = (
+        "".join(figure for chart, figure in zip(drawn, figures, strict=True) if chart.main == first)
+        for first in (True, False)
+    )
+    if not (main or more):
+        return ""
+    legend = "".join(
+        f'<span data-group="{k}"{" hidden" * (k not in shown)}>{swatch(its_looks[k])}'
+        f"{html.escape(group.label)} ({count_repeats(group)})</span>"
+        for k, group in enumerate(groups)
+    )
+    legend = f'<div class="legend" id="curves-legend">{legend}</div>' if len(groups) > 1 else ""
+    folded = f'<div class="charts">{more}</div>'
+    return (
+        f'<div class="controls" id="curves-controls"></div>{legend}'
+        '<p class="note" id="curves-none" hidden>Nothing to draw with these choices.</p>'
+        f'<div class="charts" id="curves-main">{main}</div>'
+        + (f"<details><summary>How training went</summary>{folded}</details>" if more else "")
+    )
+
+
+def _shown(groups: Sequence[Group]) -> list[int]:
+    """The groups whose curves are drawn at first: so many of each latent space."""
+    spaces: dict[str | None, list[int]] = {}
+    for k, group in enumerate(groups):
+        spaces.setdefault(space_name(group.runs[0]), []).append(k)
+    return [k for members in spaces.values() for k in members[:SHOWN]]
+
+
+def _title(groups: Sequence[Group]) -> str:
+    """The title that all runs share, else their methods."""
+    titles = {own_title(group.runs[0]) or group.label for group in groups}
+    if len(titles) == 1:
+        return titles.pop()
+    methods = [*dict.fromkeys(method_name(group.runs[0]) or group.label for group in groups)]
+    if len(methods) == 1:
+        return f"{methods[0]}: {len(groups)} configurations"
+    more = [f"{len(methods) - 3} other methods"] if len(methods) > 4 else methods[3:]
+    *firsts, last = [*methods[:3], *more]
+    title = f"{', '.join(firsts)} and {last}"
+    return title[0].upper() + title[1:]
+
+
+def _anchor(title: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
+
+
+def _folded(content: str, fold: bool) -> str:
+    return f"<details><summary>Show</summary>{content}</details>" if fold and content else content
 
 
 def _asset(name: str) -> str:
     return (resources.files("nestruct.reports") / "assets" / name).read_text(encoding="utf-8")
-
-
-def _section(name: str, heading: str, content: str) -> str:
-    return f'<section id="{name}">\n<h2>{html.escape(heading)}</h2>\n{content}\n</section>\n'
-
-
-def _table_section(table: Table) -> str:
-    name = re.sub(r"[^a-z0-9]+", "-", table.title.lower()).strip("-")
-    return _section(name, table.title, to_html(table))
 
 
 def _sentences(groups: Sequence[Group]) -> str:
@@ -199,29 +229,6 @@ def _about(num_runs: int) -> str:
         f"{num_runs} run{'s' * (num_runs > 1)}, page made on {when}. From the first evaluation to "
         "the one whose model was kept, on validation data unless another is named."
     )
-
-
-def _legend(data: dict[str, Any]) -> str:
-    if len(data["groups"]) < 2:
-        return ""
-    spans = [
-        f"<span>{swatch(group['look'])}{html.escape(group['label'])} ({group['repeats']})</span>"
-        for k, group in enumerate(data["groups"])
-        if k in data["view"]["shown"]
-    ]
-    return f'<div class="legend">{"".join(spans)}</div>'
-
-
-def _charts(data: dict[str, Any], *, main: bool) -> str:
-    """A place for each chart; without a script, those are hidden that have nothing to draw."""
-    looks = [group["look"] for group in data["groups"]]
-    places = ""
-    for k, chart in enumerate(data["charts"]):
-        if chart["main"] == main:
-            drawing = draw_chart(chart, data["runs"], data["view"], looks) if main else ""
-            hidden = " hidden" * (main and not drawing)
-            places += f'<figure class="chart" id="chart-{k}"{hidden}>{drawing}</figure>'
-    return places
 
 
 def _config(group: Group) -> dict[str, Any]:

@@ -1,26 +1,27 @@
-"""Run folders read back as plain data.
+"""Run folders, and archives of them, read back as plain data.
 
-The one place that knows which files a run folder has. A run that was killed is read as far as it
-got: an unfinished last line is left out, a broken line anywhere else is an error.
+Configurations and checkpoints are read by the code that writes them, `nestruct.training`. A run
+that was killed is read as far as it got: an unfinished last line is left out, a broken line
+anywhere else is an error.
 """
 
 import json
 import math
-import tomllib
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from nestruct.errors import InputError
-
-Record = dict[str, Any]
+from nestruct.reports.archives import is_archive, unpack_runs
+from nestruct.reports.metrics import METRICS
+from nestruct.training.run import Record, read_config
+from nestruct.training.run.checkpoint import read_loop
 
 # What a record says about the moment it was written; every other number in it is a metric.
-POSITION_KEYS = {"step", "evaluations", "best_step"}
-# The likelihood's variance with which the ELBO of graph layouts is published: with another one,
-# what a run calls loss_published cannot be compared.
-PUBLISHED_VARIANCE = 5e-5
+POSITION_KEYS = {"step", "evaluations", "decoded", "solved", "best_step"}
+DEEPEST = 4  # levels below a folder at which its runs may lie
 
 
 @dataclass(frozen=True)
@@ -30,12 +31,12 @@ class Run:
     Attributes:
         path: The folder.
         config: The resolved recipe; ``config_text`` is the file as written.
-        records: The lines of ``metrics.jsonl`` by split, each in order of its step. Reports show
-            the ELBO with its sign: where a line has ``loss_published``, there is ``elbo`` too.
+        records: The lines of ``metrics.jsonl`` by split, each in order of its step, with the
+            metrics that `nestruct.reports.metrics` derives from others.
         environment: Versions, device, command; empty where the file is missing.
         scene: What the structures are and the true ones (first line of ``structures.jsonl``).
         frames: The structures found at each evaluation, and what the model shows of itself.
-        attachment: Of a parser, what it attaches in each test sentence (``attachment.json``).
+        details: What the model noted of its test data, beside the metrics (``details.json``).
         loop: What the last checkpoint says of the training; None where only the logs were kept.
     """
 
@@ -46,7 +47,7 @@ class Run:
     environment: Record
     scene: Record | None
     frames: list[Record]
-    attachment: Record | None = None
+    details: Record | None = None
     loop: Record | None = None
 
     @property
@@ -67,7 +68,7 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        """Whether nothing is left to do, not even the test; where only logs are left, by those."""
+        """True if nothing is left to do, not even the test; where only logs are left, by those."""
         if self.loop is None:
             return "test" in self.records or self.last_step >= (self.max_steps or math.inf)
         if self.loop.get("reason") == "finished":  # it may have been asked to go on for longer
@@ -94,33 +95,19 @@ class Run:
         return min(scored)[1] if scored else None
 
     @property
-    def goes_on(self) -> bool:
-        """Whether it starts with what another run learnt: the later phases of a parser do."""
-        if "--init-from" in str(self.environment.get("command", "")):
-            return True
-        phase = self.option("model.objective")
-        return phase in ("decoder", "vae") or (phase == "parser" and self.max_steps == 0)
-
-    @property
     def validation(self) -> list[Record]:
         """The lines of the split ``validation``."""
         return self.records.get("validation", [])
 
-    @property
-    def examples_per_evaluation(self) -> int | None:
-        """How many examples one evaluation decodes; None where the configuration does not say."""
-        size = self.option("training.batch_size")
-        size = self.option("data.num_train") if size in (None, "none") else size
-        if self.option("estimator.minibatch") == "per_pair" and isinstance(size, int):
-            pairs = int(self.option("estimator.population_size") or 2) // 2
-            given = self.option("estimator.pair_batch_size")
-            size = given if isinstance(given, int) else max(1, size // max(1, pairs))
-        return size if isinstance(size, int) else None
-
     def decoded(self, record: Record) -> int | None:
         """How many examples had been decoded for training when a record was written."""
-        count, size = record.get("evaluations"), self.examples_per_evaluation
-        return count * size if isinstance(count, int) and size else None
+        count = record.get("decoded")
+        return count if isinstance(count, int) else _decoded_by_config(self, record)
+
+    @property
+    def counts_decoded(self) -> bool:
+        """True if the number of decoded examples is known."""
+        return any(self.decoded(r) is not None for rs in self.records.values() for r in rs)
 
     def option(self, key: str) -> Any:
         """An option of the configuration, like ``estimator.sigma``; None where it is not there."""
@@ -138,8 +125,7 @@ class Run:
             lines = [line for line in self.validation if line["step"] == best]
         else:
             lines = self.validation[:1] if when == "first" else self.validation[-1:]
-        value = lines[0].get(metric) if lines else None
-        return value if is_number(value) else None
+        return number_in(lines[0], metric) if lines else None
 
     def timings(self, key: str, split: str | None = None) -> list[float]:
         """Every number that the records give under ``timing``, or at top level, for one key."""
@@ -158,41 +144,49 @@ def read_run(path: str | Path) -> Run:
     path = Path(path)
     if not path.is_dir():
         raise InputError(f"{path} is not a folder; give the run folder that training wrote.")
-    for name in ("config.toml", "metrics.jsonl"):
-        if not (path / name).is_file():
-            raise InputError(f"{path} is not a run folder: it has no {name}; give one that has.")
-    text = _text(path / "config.toml")
-    try:
-        config = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        message = f"{path / 'config.toml'} is not TOML: {error}; mend it or leave the run out."
-        raise InputError(message) from None
+    config = read_config(path)
+    if not (path / "metrics.jsonl").is_file():
+        raise InputError(f"{path} is not a run folder: it has no metrics.jsonl; give one that has.")
     frames = _lines(path / "structures.jsonl") if (path / "structures.jsonl").is_file() else []
     scene = frames.pop(0) if frames else None
     if scene is not None:
         _check_structures(path / "structures.jsonl", scene, frames)
-    run = Run(
+    return Run(
         path,
         config,
-        text,
-        _records(path),
+        _read(path / "config.toml").decode(),
+        _records(path, config),
         _object(path / "environment.json"),
         scene,
         frames,
-        _attachment(path / "details.json") or _attachment(path / "attachment.json"),
-        _loop(path / "checkpoints"),
+        # Parsers once had a file of their own.
+        _object(path / "details.json") or _object(path / "attachment.json") or None,
+        read_loop(path / "checkpoints"),
     )
-    if run.option("model.variance") == PUBLISHED_VARIANCE:
-        for record in (record for records in run.records.values() for record in records):
-            if is_number(record.get("loss_published")):
-                record["elbo"] = -record["loss_published"]
-    return run
+
+
+def read_runs(paths: Iterable[str | Path]) -> list[Run]:
+    """Reads run folders and archives of run folders, each once.
+
+    Raises:
+        InputError: There is none, or one of them cannot be read.
+    """
+    found = []
+    for path in dict.fromkeys(Path(path).resolve() for path in paths):
+        try:
+            found += _read_archive(path) if is_archive(path) else [read_run(path)]
+        except RecursionError:
+            raise InputError(f"{path} is nested too deeply to be read; leave it out.") from None
+    if not found:
+        raise InputError("No run folder was given; name at least one.")
+    return found
 
 
 def find_runs(paths: Iterable[str | Path]) -> tuple[list[Path], list[Path]]:
-    """Which run folders are meant, and which paths are none and hold none.
+    """Which run folders and archives are meant, and which paths are none and hold none.
 
-    A folder that is no run stands for the runs directly in it.
+    A folder that is no run stands for the runs in it, up to four levels deep. Hidden folders and
+    those of checkpoints are passed over.
 
     Raises:
         InputError: There is nothing at one of the paths.
@@ -202,7 +196,7 @@ def find_runs(paths: Iterable[str | Path]) -> tuple[list[Path], list[Path]]:
     for path in map(Path, paths):
         if not path.exists():
             raise InputError(f"{path} is not a folder; give the run folder that training wrote.")
-        inside = [path] if _is_run(path) else sorted(filter(_is_run, path.glob("*")))
+        inside = [path] if is_archive(path) else list(_runs_in(path, DEEPEST))
         found += inside
         others += [] if inside else [path]
     return found, others
@@ -220,28 +214,78 @@ def metric_names(records: Iterable[Record]) -> list[str]:
     )
 
 
+def number_in(record: Record, key: str) -> float | None:
+    """What a record has under a key, if that is a finite number."""
+    value = record.get(key)
+    return value if is_number(value) else None
+
+
 def is_number(value: Any) -> bool:
-    """Whether a value is a finite number (True and False are not)."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    """True if a value is a finite number (True and False are not)."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer with hundreds of digits
+        return False
 
 
-def _is_run(path: Path) -> bool:
-    return (path / "config.toml").is_file()
+def _runs_in(folder: Path, depth: int) -> Iterator[Path]:
+    if (folder / "config.toml").is_file():
+        yield folder
+    elif depth and folder.is_dir():
+        for inner in sorted(folder.iterdir()):
+            if inner.is_dir() and inner.name[0] != "." and inner.name != "checkpoints":
+                yield from _runs_in(inner, depth - 1)
 
 
-def _records(path: Path) -> dict[str, list[Record]]:
+def _read_archive(file: Path) -> list[Run]:
+    """The runs in an archive, as if it were a folder."""
+    with TemporaryDirectory(prefix="nestruct-") as name:
+        folder = Path(name)
+        unpack_runs(file, folder)
+        try:
+            runs = [read_run(path) for path in _runs_in(folder, DEEPEST)]
+        except InputError as error:
+            raise InputError(str(error).replace(name, str(file))) from None
+    if not runs:
+        raise InputError(f"{file} holds no run; give an archive of run folders.")
+    return [replace(run, path=file / run.path.relative_to(folder)) for run in runs]
+
+
+def _decoded_by_config(run: Run, record: Record) -> int | None:
+    """The examples decoded by a run that did not note them: its evaluations times their examples.
+
+    Runs have noted them since records have ``decoded``.
+    """
+    size = run.option("training.batch_size")
+    size = run.option("data.num_train") if size in (None, "none") else size
+    if run.option("estimator.minibatch") == "per_pair" and isinstance(size, int):
+        pairs = int(run.option("estimator.population_size") or 2) // 2
+        given = run.option("estimator.pair_batch_size")
+        size = given if isinstance(given, int) else max(1, size // max(1, pairs))
+    count = record.get("evaluations")
+    return count * size if isinstance(count, int) and isinstance(size, int) and size else None
+
+
+def _records(path: Path, config: Record) -> dict[str, list[Record]]:
     """The metrics by split; where a resumed run wrote a step again, its later line counts."""
     file = path / "metrics.jsonl"
     splits: dict[str, dict[int, Record]] = {}
+    derived = [(name, metric.derive) for name, metric in METRICS.items() if metric.derive]
     for number, record in enumerate(_lines(file), start=1):
         step, split = record.get("step"), record.get("split")
-        if isinstance(step, bool) or not isinstance(step, int) or not isinstance(split, str):
+        if not (is_number(step) and isinstance(step, int) and isinstance(split, str)):
             raise InputError(
                 f"{file}, line {number}: a record needs a whole number 'step' and a text 'split'; "
                 "mend the line or leave the run out."
             )
         if not isinstance(record.setdefault("timing", {}), dict):
             raise InputError(f"{file}, line {number}: 'timing' must be an object; mend the line.")
+        for name, derive in derived:
+            value = derive(config, record)
+            if value is not None:
+                record.setdefault(name, value)
         splits.setdefault(split, {})[step] = record
     return {split: [lines[step] for step in sorted(lines)] for split, lines in splits.items()}
 
@@ -251,45 +295,12 @@ def _object(file: Path) -> Record:
     if not file.is_file():
         return {}
     try:
-        found = json.loads(_text(file))
-    except json.JSONDecodeError as error:
-        message = f"{file}, line {error.lineno}, is not JSON: {error.msg}; mend it or remove it."
-        raise InputError(message) from None
+        found = json.loads(_read(file).decode())
+    except ValueError as error:
+        raise InputError(f"{file} is not JSON: {error}; mend it or remove it.") from None
     if not isinstance(found, dict):
         raise InputError(f"{file} must hold one JSON object; mend it or remove it.")
     return found
-
-
-def _attachment(file: Path) -> Record | None:
-    found = _object(file)
-    if "arcs" not in found:  # none, or details of another model
-        return None
-    lists = [found.get(key) for key in ("words", "scored", "arcs")]
-    sizes = {key: len(value) for key, value in found.items() if isinstance(value, list)}
-    models = found.get("models")
-    good = found.get("format") == 1 and all(isinstance(value, list) for value in lists)
-    good = good and isinstance(models, dict) and sizes["words"] == sizes["scored"]
-    for counts in models.values() if good and models else ():
-        good = good and all(
-            len(counts.get(f"{key}_right") or []) == sizes[key]
-            for key in ("words", "scored", "arcs")
-        )
-    if not good:
-        raise InputError(
-            f"{file} is not what this version writes; make it again with `nestruct evaluate "
-            f"{file.parent}`, or remove it."
-        )
-    return found
-
-
-def _loop(folder: Path) -> Record | None:
-    """What resuming goes by; a checkpoint that cannot be read is training's to refuse."""
-    for name in ("last", "last.previous"):
-        try:
-            return dict(json.loads((folder / name / "state.json").read_bytes())["loop"])
-        except (OSError, ValueError, LookupError, TypeError):
-            continue
-    return None
 
 
 def _check_structures(file: Path, scene: Record, frames: list[Record]) -> None:
@@ -325,13 +336,6 @@ def _lines(file: Path) -> list[Record]:
             raise InputError(message) from None
         objects.append(value)
     return objects
-
-
-def _text(file: Path) -> str:
-    try:
-        return _read(file).decode()
-    except UnicodeDecodeError as error:
-        raise InputError(f"{file} is not UTF-8 text ({error}); save it as UTF-8.") from None
 
 
 def _read(file: Path) -> bytes:

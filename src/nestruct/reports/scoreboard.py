@@ -5,26 +5,32 @@ from collections.abc import Callable, Sequence
 from statistics import median
 
 from nestruct.reports.groups import Group
-from nestruct.reports.published import published_tables, structure_name
+from nestruct.reports.metrics import METRICS, find_metric
+from nestruct.reports.names import structure_name
 from nestruct.reports.runs import Record, Run, is_number
 from nestruct.reports.summary import count_repeats
 from nestruct.reports.tables import Cell, Table
 from nestruct.wording import count, duration
 
-TARGETS = {"f1_sample": (0.80, 0.90, 0.95), "elbo": (-1500.0, -1080.0, -500.0)}
-NAMES = {"f1_sample": "F1", "elbo": "ELBO"}
+
+def reaches_targets(groups: Sequence[Group]) -> bool:
+    """True if some run reaches one of the targets of its metrics."""
+    return any(
+        first_reached(run, metric, target) is not None
+        for metric in _metrics(groups)
+        for target in METRICS[metric].targets
+        for group in groups
+        for run in group.runs
+    )
 
 
 def scoreboard(groups: Sequence[Group]) -> list[Table]:
-    """Two tables, of decoder evaluations and of seconds; none where no run has such metrics."""
-    metrics = [metric for metric in TARGETS if any(_has_target(group, metric) for group in groups)]
-    if not metrics:
-        return []
+    """Two tables, of decoder evaluations and of seconds, for the metrics that have targets."""
     rows = [group for group in groups if any(run.validation for run in group.runs)]
-    targets = [(metric, target) for metric in metrics for target in TARGETS[metric]]
+    targets = [(m, target) for m in _metrics(groups) for target in METRICS[m].targets]
     spaces = any(structure_name(group.runs[0]) for group in rows)
     columns = [("", "method"), *[("", "latent space")] * spaces, ("", "runs")]
-    columns += [(f"{NAMES[m]} at least", f"{target:g}") for m, target in targets]
+    columns += [(_head(m), f"{target:g}") for m, target in targets]
     tables = []
     for title, spent, say in _COSTS:
         body = [
@@ -40,25 +46,42 @@ def scoreboard(groups: Sequence[Group]) -> list[Table]:
     note = (
         "Up to the first evaluation on validation data that reaches the target: the median over "
         "runs, those that never reached it counted as infinite. In brackets, how many reached it "
-        "where not all did. F1 of one sampled structure."
+        "where not all did."
     )
-    return [*tables[:-1], Table(tables[-1].title, columns, tables[-1].rows, [note])]
+    told = {m: find_metric(m).say("structure") for m in _metrics(groups)}
+    notes = [note, *(f"{_brief(m)}: {text}." for m, text in told.items() if text != _brief(m))]
+    return [*tables[:-1], Table(tables[-1].title, columns, tables[-1].rows, notes)]
 
 
 def first_reached(run: Run, metric: str, target: float) -> Record | None:
-    """The first validation record whose metric is at least the target."""
+    """The first validation record whose metric is as good as the target."""
+    reaches = find_metric(metric).reaches
     for record in run.validation:
-        if is_number(record.get(metric)) and record[metric] >= target:
+        if is_number(record.get(metric)) and reaches(record[metric], target):
             return record
     return None
 
 
+def _metrics(groups: Sequence[Group]) -> list[str]:
+    return [name for name in METRICS if any(_has_target(group, name) for group in groups)]
+
+
+def _head(name: str) -> str:
+    """What stands over the targets of a metric."""
+    bound = "at least" if find_metric(name).better == "higher" else "at most"
+    return f"{_brief(name)} {bound}"
+
+
+def _brief(name: str) -> str:
+    metric = find_metric(name)
+    return (metric.short or metric.say("structure")).partition(",")[0]
+
+
 def _has_target(group: Group, metric: str) -> bool:
-    """Whether runs have a metric whose targets mean something: those of the ELBO, in Table 1."""
-    if not any(is_number(record.get(metric)) for run in group.runs for record in run.validation):
-        return False
-    tables = (table for table in published_tables() if table.key == "table1")
-    return metric != "elbo" or any(table.row(group.runs[0]) is not None for table in tables)
+    """True if a group has a metric whose targets mean something for it."""
+    measured = (record.get(metric) for run in group.runs for record in run.validation)
+    known = METRICS[metric]
+    return bool(known.targets) and any(map(is_number, measured)) and known.is_target(group.runs[0])
 
 
 def _cell(

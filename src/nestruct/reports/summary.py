@@ -4,38 +4,13 @@ from collections.abc import Callable, Iterable
 from statistics import fmean
 
 from nestruct.reports.groups import Group
+from nestruct.reports.kinds import DIFFERENTIATED, kind_of
+from nestruct.reports.metrics import METRICS, find_metric
 from nestruct.reports.runs import Run, is_number, metric_names
+from nestruct.reports.shapes import structure_noun
 from nestruct.reports.tables import Cell, Table, spread
 from nestruct.wording import count, duration, number
 
-NOUNS = {
-    "SpanningTree": "tree",
-    "ProjectiveTree": "tree",
-    "NonProjectiveTree": "tree",
-    "KSubset": "subset",
-    "Categorical": "category",
-    "Permutation": "permutation",
-}
-
-# What a method needs to know of the structure: the marks of design.md.
-KINDS = {
-    "NES": "gradient-free",
-    "SNES": "gradient-free",
-    "ScoreNES": "black-box solver",
-    "StructureNES": "black-box solver",
-    "Reinforce": "black-box solver",
-    "NVIL": "black-box solver",
-    "SST": "needs a relaxation",
-    "DPP": "needs a relaxation",
-    "SparseMAP": "needs a relaxation",
-    "Supervised": "needs the truth",
-    "Enumeration": "needs a list",
-}
-DIFFERENTIATED = {  # in a sentence on what a run cost
-    "gradient-free": "no gradient",
-    "black-box solver": "gradients of encoder and decoder only",
-    "needs a relaxation": "gradients through a relaxed solver",
-}
 _NEARLY_ALL = 0.9  # of a run's time: what came after is not worth a word
 
 
@@ -43,15 +18,14 @@ def sentence(group: Group) -> str:
     """What one group of runs came to on validation data, in plain words."""
     runs, repeats = group.runs, count_repeats(group)
     metrics = metric_names(record for run in runs for record in run.validation)
-    liked = ["f1_map", "uas", *(m for m in metrics if m.startswith("f1")), "loss", *metrics]
-    metric = next((m for m in liked if m in metrics), "")
+    metric = _headline(metrics)
     first, best, test = (
         _mean(run.value(when, metric) for run in runs) for when in ("first", "best", "test")
     )
     words, moved = "No validation results yet", False
     if first is not None and best is not None:
         verb, moved = "rose" if best > first else "fell", number(first) != number(best)
-        name = metric_label(metric, structure_noun(runs))
+        name = find_metric(metric).say(structure_noun(runs))
         words = f"{name} {verb} from {number(first)} to {number(best)}"
         if not moved:
             words = f"{name} stayed at {number(best)}"
@@ -59,7 +33,7 @@ def sentence(group: Group) -> str:
         beside = ", ".join(f"{what} {number(value)}" for what, value in known.items())
         words += f" ({beside})" if beside else ""
     cost = _spent(runs, kept=moved)
-    kind = KINDS.get(str(runs[0].option("estimator.name")), "")
+    kind = kind_of(runs[0])
     cost += [DIFFERENTIATED[kind]] if kind in DIFFERENTIATED else []
     words += f" in {', '.join(cost)}" if cost else ""
     words += f"; mean of {repeats}." if len(runs) > 1 else "."
@@ -83,7 +57,7 @@ def results_table(groups: list[Group]) -> Table:
     moments += [("test", "test")] * bool(tests)
     columns = [("", "group"), ("", "runs")]
     noun = structure_noun([run for group in groups for run in group.runs])
-    columns += [(metric_label(m, noun), label) for m in metrics for _, label in moments]
+    columns += [(find_metric(m).say(noun), label) for m in metrics for _, label in moments]
     columns += [("cost of one run", label) for label in COSTS]
     rows = [
         [
@@ -121,6 +95,13 @@ def cost_table(groups: list[Group], names: list[str]) -> Table:
     columns = [("", label) for label in ("run", "group", "seed", "state", *COSTS)]
     notes = [f"{total}{count(evaluations)} forward evaluations of a member's loss."]
     return Table("Cost of each run", columns, rows, notes)
+
+
+def _headline(metrics: list[str]) -> str:
+    """The metric that a sentence is about: a headline, else a share, else the loss, else any."""
+    known = [name for name, metric in METRICS.items() if metric.headline]
+    shares = [name for name in metrics if find_metric(name).percent]
+    return next((name for name in [*known, *shares, "loss", *metrics] if name in metrics), "")
 
 
 def _spent(runs: list[Run], *, kept: bool) -> list[str]:
@@ -168,30 +149,6 @@ COSTS: dict[str, tuple[Callable[[Run], float | None], Callable[[float], str]]] =
         lambda v: f"{count(v)}B",
     ),
 }
-
-
-def metric_label(metric: str, noun: str) -> str:
-    """What a metric is called on a page."""
-    known = {
-        "f1_map": f"F1 of the most likely {noun}",
-        "f1_sample": f"F1 of a sampled {noun}",
-        "elbo": "ELBO",
-        "uas": "UAS",
-        "las": "LAS",
-        "uas_all": "UAS with punctuation",
-        "las_all": "LAS with punctuation",
-        "loss_mode": "loss at the most likely category",
-        "nll": "negative log-likelihood",
-        "lr": "learning rate",
-        "grad_norm": "gradient norm",
-    }
-    return known.get(metric, metric.replace("_", " "))
-
-
-def structure_noun(runs: list[Run]) -> str:
-    """What the runs' structures are called, where they share a name."""
-    nouns = {NOUNS.get(run.scene["structure"], "structure") for run in runs if run.scene}
-    return nouns.pop() if len(nouns) == 1 else "structure"
 
 
 def references(run: Run, metric: str) -> dict[str, float]:

@@ -103,6 +103,19 @@ def read_checkpoint(path: Path) -> Checkpoint:
     return Checkpoint(**parts, loop=state["loop"])
 
 
+def read_loop(folder: Path) -> dict[str, Any] | None:
+    """What the last checkpoint in a folder says of the training, without reading its tensors.
+
+    None where there is no checkpoint, or none that is as it was written.
+    """
+    for name in ("last", "last.previous"):
+        try:
+            return _read_state(folder / name)["loop"]
+        except CheckpointError:
+            continue
+    return None
+
+
 def discard_damaged(path: Path) -> None:
     """Removes a checkpoint that is not as it was written."""
     if path.is_dir() and not path.is_symlink():

@@ -74,7 +74,8 @@ class Session:
             if self.path is not None and my_rank() == 0:
                 self.folder = RunFolder(self.path, config)
                 if not self.continues:
-                    self.folder.create(describe_environment(self.device, world_size()))
+                    about = describe_environment(self.device, world_size())
+                    self.folder.create(about | {"kind": estimator.kind})
                     made = True
             wait_for_all()  # rank 0 holds the folder before anyone reads it
             if self.continues and self.path is not None:

@@ -9,12 +9,15 @@ from nestruct.reports.tables import Cell, Table, spread
 METRIC = "smoothing_gap"
 
 
-def gap_tables(groups: Sequence[Group], *, tiny: str | None = None) -> list[Table]:
-    """One table, of the runs that measured the gap; none where no run did."""
-    measured = [g for g in groups if any(METRIC in r for run in g.runs for r in run.validation)]
-    if not measured:
-        return []
+def has_gaps(groups: Sequence[Group]) -> bool:
+    """True if some run measured the gap."""
+    return any(map(_is_measured, groups))
+
+
+def gap_table(groups: Sequence[Group], title: str) -> Table:
+    """The runs that measured the gap, by sigma."""
     moments = {"at first": "first", "at the step kept": "best", "at last": "last"}
+    measured = filter(_is_measured, groups)
     rows = []
     for group in sorted(measured, key=lambda group: group.runs[0].option("estimator.sigma")):
         gaps = [
@@ -22,11 +25,10 @@ def gap_tables(groups: Sequence[Group], *, tiny: str | None = None) -> list[Tabl
         ]
         runs = Cell(count_repeats(group), len(group.runs))
         rows.append([Cell(group.label), runs, *gaps])
-    return [
-        Table(
-            "Smoothing gap" + (" (tiny: not comparable)" if tiny else ""),
-            [("", "method"), ("", "runs"), *(("validation data", name) for name in moments)],
-            rows,
-            ["Mean of |g - k| in nats: k is the loss, g the loss smoothed by sigma."],
-        )
-    ]
+    columns = [("", "method"), ("", "runs"), *(("validation data", name) for name in moments)]
+    note = "Mean of |g - k| in nats: k is the loss, g the loss smoothed by sigma."
+    return Table(title, columns, rows, [note])
+
+
+def _is_measured(group: Group) -> bool:
+    return any(METRIC in record for run in group.runs for record in run.validation)

@@ -8,7 +8,7 @@ import pytest
 
 from nestruct.reports import Table, find_runs, paper_tables, read_groups, read_run, report_tables
 from nestruct.reports.archives import unpack_runs
-from nestruct.reports.published import published_number, published_tables
+from nestruct.reports.paper.published import published_number, published_tables
 from nestruct.reports.tables import Cell
 
 ROOT = next(path for path in Path(__file__).parents if (path / "pyproject.toml").is_file())

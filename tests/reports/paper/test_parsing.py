@@ -23,8 +23,8 @@ from nestruct.reports import (
     report_tables,
     write_page,
 )
-from nestruct.reports.attachment import ARCS, SENTENCES, by_test_set, compare, labels
-from nestruct.reports.published import published_tables
+from nestruct.reports.paper.attachment import ARCS, SENTENCES, by_test_set, compare, labels
+from nestruct.reports.paper.published import published_tables
 from nestruct.reports.tables import Cell, Table, to_csv
 from nestruct.training import evaluate_run
 from nestruct.training.details import FILE
@@ -32,7 +32,7 @@ from nestruct.training.recipes.build import build
 from nestruct.training.run import fill_model, find_checkpoint
 
 pages = importlib.import_module("reports.pages")
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 
 
 @pytest.fixture(scope="module")
@@ -152,7 +152,7 @@ def test_a_damaged_file_is_refused_in_one_sentence(trained, tmp_path):
     broken["models"]["best"]["scored_right"].pop()
     (copy / FILE).write_text(json.dumps(broken))
     with pytest.raises(InputError, match="nestruct evaluate"):
-        read_run(copy)
+        report_tables(read_groups([copy]))
 
 
 # ------------------------------------------------------------------ Table 2
@@ -314,17 +314,33 @@ def test_parsers_of_a_test_set_are_compared(trained, of_table_2):
 def test_the_page_draws_them(of_table_2, tmp_path):
     write_page(find_runs([of_table_2])[0], tmp_path / "page.html")
     page = pages.parse(tmp_path / "page.html")
-    section = page.one(id="attachment")
+    section = page.one(id="attachment-by-length")
     figures = list(section.all("figure", kind="chart"))
     # All six by length, then what the last epoch changed, of those that were adapted.
     counts = [len(list(figure.all("path", kind="mean"))) for figure in figures]
     assert counts == [6, 6, 4, 4]
     assert len(list(section.all("details"))) == 2
-    data = pages.payload(tmp_path / "page.html")
-    assert {chart["metric"] for chart in data["charts"] if chart["main"]} == {"uas", "nll"}
-    starts = {r["name"]: r["structures"]["start"] for r in data["runs"]}
-    assert (starts["parser"], starts["dpp-lr1e-2"]) == ("untrained", "start")
-    assert data["scenes"][0]["drawing"]["labels"][0][0] == "det"
+    charts = [
+        figure.attributes["data-chart"] for figure in page.one(id="curves-main").all("figure")
+    ]
+    assert set(charts) == {"validation-uas", "validation-nll"}
+    starts = {
+        player.attributes["data-name"].partition(":")[0]: next(
+            panel.one("b").text
+            for panel in player.all("figure")
+            if panel.attributes["data-panel"] == "untrained"
+        )
+        for player in page.all("div", kind="player")
+    }
+    assert {name for name, first in starts.items() if first == "untrained"} == {
+        "source only, projective"
+    }
+    assert len(starts) > 5
+    assert set(starts.values()) == {"untrained", "start"}
+    words = [word.text for word in next(page.all("div", kind="player")).all("text", kind="word")]
+    scene = json.loads((of_table_2 / "parser/structures.jsonl").read_text().splitlines()[0])
+    first = scene["drawing"]["words"][0]
+    assert words[: len(first) + 1] == ["root", *first]
 
 
 @pages.in_browser
@@ -369,9 +385,10 @@ def test_what_is_kept_has_no_word_of_a_treebank(of_table_2, trained, tmp_path):
     assert run.scene is not None
     assert set(run.scene["drawing"]) == {"labels"}
     assert run.frames[0]["step"] == 0
-    assert run.attachment == read_run(of_table_2 / "nes-lr1e-2").attachment
+    assert run.details == read_run(of_table_2 / "nes-lr1e-2").details
     generated = read_run(tmp_path / "generated").scene
     assert generated is not None
     assert "words" in generated["drawing"]
     write_page([tmp_path / "real"], tmp_path / "page.html")
-    assert pages.payload(tmp_path / "page.html")["scenes"][0]["drawing"]["labels"][0][0] == "det"
+    player = next(pages.parse(tmp_path / "page.html").all("div", kind="player"))
+    assert [word.text for word in player.all("text", kind="word")][:2] == ["root", "det"]

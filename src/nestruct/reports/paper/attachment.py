@@ -1,8 +1,8 @@
 """What parsers attach on the same test sentences: who is better, and where.
 
-From the counts in ``attachment.json``: differences with intervals (`nestruct.reports.bootstrap`),
-and the share of rightly attached words by sentence length and by the true arc's length. Words
-without punctuation everywhere, as published.
+From the counts that a run notes of its test data: differences with intervals
+(`nestruct.reports.bootstrap`), and the share of rightly attached words by sentence length and by
+the true arc's length. Words without punctuation everywhere, as published.
 """
 
 import html
@@ -10,18 +10,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from nestruct.errors import InputError
 from nestruct.reports.bootstrap import Difference, paired_bootstrap
 from nestruct.reports.charts import Series, draw_buckets, swatch
-from nestruct.reports.comparison import chosen
 from nestruct.reports.groups import Group
-from nestruct.reports.published import pair_name, published_tables, short_names
+from nestruct.reports.names import short_names
+from nestruct.reports.paper.comparison import chosen
+from nestruct.reports.paper.published import pair_name, published_tables
 from nestruct.reports.runs import Record, Run
 from nestruct.reports.tables import Cell, Table
 
 # The first length of each bucket; the last is open. An arc of length 0 is one from the root.
 SENTENCES = (1, 11, 21, 31, 41)
 ARCS = (0, 1, 2, 3, 6, 11)
-_KINDS = (("scored", SENTENCES, "words in the sentence"), ("arcs", ARCS, "length of the true arc"))
+_LENGTHS = (
+    ("scored", SENTENCES, "words in the sentence"),
+    ("arcs", ARCS, "length of the true arc"),
+)
 MOST = 12  # parsers in a chart of runs that no published table chooses from
 
 
@@ -84,14 +89,17 @@ def by_test_set(groups: Sequence[Group]) -> list[OneTest]:
     return found
 
 
+def is_counted(groups: Sequence[Group]) -> bool:
+    """True if some run is a parser that noted what it attached."""
+    return bool(by_test_set(groups))
+
+
 def attachment_tables(groups: Sequence[Group]) -> list[Table]:
     """By sentence length and by arc length, every parser of every test set."""
     sets = by_test_set(groups)
-    if not sets:
-        return []
     tables = []
     for (key, starts, _), title, note in zip(
-        _KINDS,
+        _LENGTHS,
         ("Attachment by sentence length", "Attachment by arc length"),
         (
             "Words in the sentence.",
@@ -123,18 +131,19 @@ def attachment_charts(groups: Sequence[Group]) -> str:
             f"<span>{swatch(k)}{html.escape(name)}</span>" for k, name in enumerate(test.parsers)
         )
         figures = ""
-        for key, starts, over in _KINDS:
+        for key, starts, over in _LENGTHS:
             lines = {k: _line(_shares(g, key, starts)) for k, g in enumerate(test.parsers.values())}
             title = f"UAS (%) by {over}, {test.name}"
             figures += draw_buckets(title, over, labels(starts), lines)
-        for key, starts, over in _KINDS:
+        for key, starts, over in _LENGTHS:
             lines = _changes(test, key, starts)
             if lines:
                 title = f"Change after the last epoch, against source only (points), {test.name}"
                 figures += draw_buckets(title, over, labels(starts), lines)
         head = f'<div class="legend above">{legend}</div>'
         parts.append(f'{head}<div class="charts">{figures}</div>')
-    return "\n".join(parts)
+    note = '<p class="note">Line: mean of the runs. Band: smallest to largest of them.</p>'
+    return "\n".join([*parts, note])
 
 
 def labels(starts: Sequence[int]) -> list[str]:
@@ -170,13 +179,27 @@ def _in_cells(groups: Sequence[Group]) -> list[Group]:
 
 def _counted(group: Group, which: str) -> list[Run]:
     """The runs of a group whose counts are known, where all are about the same sentences."""
-    runs = [run for run in group.runs if run.attachment and which in run.attachment["models"]]
+    runs = [run for run in group.runs if which in _of(run).get("models", {})]
     return runs if all(_test(run) == _test(runs[0]) for run in runs) else []
 
 
 def _of(run: Run) -> Record:
-    assert run.attachment is not None
-    return run.attachment
+    """What a parser noted of its test sentences; empty where a run has none, or is no parser."""
+    found = run.details or {}
+    if "arcs" not in found:
+        return {}
+    sizes = {key: len(value) for key, value in found.items() if isinstance(value, list)}
+    models, keys = found.get("models"), ("words", "scored", "arcs")
+    good = found.get("format") == 1 and isinstance(models, dict) and set(keys) <= set(sizes)
+    good = good and sizes["words"] == sizes["scored"]
+    for counts in models.values() if good and models else ():
+        good = good and all(len(counts.get(f"{key}_right") or []) == sizes[key] for key in keys)
+    if not good:
+        raise InputError(
+            f"{run.path} notes what it attached in a form that this version does not write; make "
+            f"that again with `nestruct evaluate {run.path}`, or remove the file."
+        )
+    return found
 
 
 def _counts(run: Run, which: str) -> Record:
@@ -201,13 +224,13 @@ def _bucketed(run: Run, key: str, starts: Sequence[int], which: str | None) -> l
 def _changes(test: OneTest, key: str, starts: Sequence[int]) -> dict[int, Series]:
     """What training changed up to its last epoch, whatever was kept, by the parser's place."""
     sources = {
-        group.runs[0].option("model.structure"): group
+        str(group.runs[0].option("model.structure")): group
         for group in test.parsers.values()
         if group.runs[0].option("model.objective") == "parser"
     }
     lines = {}
     for place, group in enumerate(test.parsers.values()):
-        source = sources.get(group.runs[0].option("model.structure"))
+        source = sources.get(str(group.runs[0].option("model.structure")))
         if source is None or source is group or not _counted(group, "last"):
             continue
         starts_at = _line(_shares(source, key, starts)).mean

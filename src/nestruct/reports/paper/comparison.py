@@ -1,28 +1,27 @@
 """Our runs in the form of a published table, its numbers beside ours, and what each cell cost."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 from nestruct.reports.groups import Group
 from nestruct.reports.methods import COST_NAMES, cost_cell, untrained
-from nestruct.reports.published import Baseline, PublishedTable, Row, published_tables
+from nestruct.reports.metrics import find_metric
+from nestruct.reports.paper.published import Baseline, PublishedTable, Row
 from nestruct.reports.runs import Run
 from nestruct.reports.summary import references
 from nestruct.reports.tables import Cell, Table, spread
 
-TINY = "Tiny data and models: nothing here can be compared with the paper's numbers, or any."
 SETTINGS = {
-    ("model.freeze_decoder", False): "decoder trained too",
-    ("model.public_code", True): "the authors' decoder",
-    ("model.divergence", "gibbs"): "with the Gibbs KL",
-    ("model.single_root", False): "several roots",
-    ("data.words", "all"): "words of all splits",
+    "model.freeze_decoder False": "decoder trained too",
+    "model.public_code True": "the authors' decoder",
+    "model.divergence gibbs": "with the Gibbs KL",
+    "model.single_root False": "several roots",
+    "data.words all": "words of all splits",
 }
-METRICS = {"elbo": "ELBO", "f1": "F1 (%)"}
-DIGITS = {"elbo": 0, "f1": 1}  # of differences
-OURS = {"elbo": "elbo", "f1": "f1_sample"}  # the metric of a run that a published one is
+# For each metric of the table what it is called, the digits of differences, and the metric of runs.
+COMPARED = {"elbo": ("ELBO", 0, "elbo"), "f1": ("F1 (%)", 1, "f1_sample")}
 NOT_RUN = Cell("not run")
 NOT_TESTED = Cell("not tested yet")
 COST_LABELS = ("seeds", *COST_NAMES)
@@ -33,31 +32,14 @@ COSTS_NOTE = (
 )
 
 
-def comparisons(groups: Sequence[Group], *, tiny: str | None = None) -> list[Table]:
-    """Two tables for each published one over structures: numbers, then cost."""
-    tables = []
-    for table, ours in with_runs("model.structure", groups, tiny=tiny):
-        tables += [_numbers(table, ours), _costs(table, ours)]
-    return tables
-
-
-def with_runs(
-    column: str, groups: Sequence[Group], *, tiny: str | None = None
-) -> Iterator[tuple[PublishedTable, list[Group]]]:
-    """The published tables whose columns are values of an option, with the runs in each, if any.
-
-    Args:
-        column: The option.
-        groups: Runs.
-        tiny: What they are the tiny version of; see `nestruct.reports.paper_tables`.
-    """
-    tables = published_tables()
-    if tiny is not None:
-        tables = tuple(table.tiny() for table in tables if table.key == tiny)
-    for table in tables:
-        ours = [group for group in groups if table.row(group.runs[0])]
-        if ours and table.column == column:
-            yield table, ours
+def structure_tables(table: PublishedTable, groups: Sequence[Group]) -> list[Table]:
+    """A published table over structures: numbers, then cost."""
+    lines = [
+        (row.method, [chosen(table, groups, row, column) for column in table.columns])
+        for row in table.rows
+    ]
+    costs = cost_table(table, "method", table.columns.values(), lines)
+    return [_numbers(table, groups), costs]
 
 
 def chosen(
@@ -67,7 +49,6 @@ def chosen(
     column: str,
     *,
     metric: str = "elbo",
-    minimize: bool = False,
     differing: Mapping[str, Any] = MappingProxyType({}),
 ) -> Group | None:
     """The configuration that stands in a cell: most tested seeds, then best on validation data.
@@ -81,7 +62,6 @@ def chosen(
         row: The cell's row.
         column: Its column's value.
         metric: What is best on validation data.
-        minimize: Whether less of it is better.
         differing: What the cell's runs have instead of the table's settings.
     """
     found = [
@@ -91,7 +71,7 @@ def chosen(
         and table.place(group.runs[0]) == column
         and table.differing(group.runs[0]) == differing
     ]
-    sign = -1 if minimize else 1
+    sign = 1 if find_metric(metric).better == "higher" else -1
 
     def worth(group: Group) -> tuple[int, float, float]:
         best = spread([run.value("best", metric) for run in group.runs]).value
@@ -103,23 +83,27 @@ def chosen(
     return max(found, key=worth, default=None)
 
 
-def other_settings(
-    table: PublishedTable, groups: Sequence[Group], row: Row, column: str
-) -> list[dict[str, Any]]:
-    """What runs of a cell have instead of the table's settings, each once."""
-    found: list[dict[str, Any]] = []
-    for group in groups:
-        run = group.runs[0]
-        if table.row(run) is row and table.place(run) == column:
-            differing = table.differing(run)
-            found += [differing] if differing and differing not in found else []
-    return found
+def variants(
+    table: PublishedTable, groups: Sequence[Group], metric: str
+) -> Iterator[tuple[str, Row, str, Group]]:
+    """Runs of a table's cells with other settings: column, row, the settings in words, the runs."""
+    for column in table.columns:
+        for row in table.rows:
+            found: list[dict[str, Any]] = []
+            for run in (group.runs[0] for group in groups):
+                if table.row(run) is row and table.place(run) == column:
+                    differing = table.differing(run)
+                    found += [differing] if differing and differing not in found else []
+            for differing in found:
+                group = chosen(table, groups, row, column, metric=metric, differing=differing)
+                if group is not None:
+                    yield column, row, _say_settings(differing), group
 
 
-def say_settings(differing: Mapping[str, Any]) -> str:
+def _say_settings(differing: Mapping[str, Any]) -> str:
     """Settings in words."""
     return ", ".join(
-        SETTINGS.get((key, value), f"{key.rpartition('.')[2]} {value}")
+        SETTINGS.get(f"{key} {value}", f"{key.rpartition('.')[2]} {value}")
         for key, value in differing.items()
     )
 
@@ -132,31 +116,26 @@ def difference(ours: Cell, printed: tuple[float, float | None] | None, digits: i
     return Cell(f"{value:+,.{digits}f}", value)
 
 
-def tiny_note(table: PublishedTable) -> list[str]:
-    """What must stand below a tiny table."""
-    return [TINY] if table.is_tiny else []
-
-
 def _numbers(table: PublishedTable, groups: Sequence[Group]) -> Table:
     columns = [("", "method")]
     for name in table.columns.values():
-        for label in METRICS.values():
-            columns += [(name, f"{label}, {which}") for which in _beside(table)]
+        for label, *_ in COMPARED.values():
+            columns += [(name, f"{label}, {which}") for which in table.beside]
     rows = []
     for row in table.rows:
         cells = [Cell(row.method)]
         for structure in table.columns:
             group = chosen(table, groups, row, structure)
-            for metric in METRICS:
+            for metric, (_, digits, _) in COMPARED.items():
                 ours, printed = _ours(group, metric), row.numbers.get(structure, {}).get(metric)
-                less = difference(ours, printed, DIGITS[metric])
-                cells += [_paper(printed), ours, less][: len(_beside(table))]
+                less = difference(ours, printed, digits)
+                cells += [_paper(printed), ours, less][: len(table.beside)]
         rows.append(cells)
     runs = [run for group in groups for run in group.runs]
     rows += [_baseline(table, baseline, runs) for baseline in table.baselines]
     rows.append(_untrained(table, runs))
     notes = [
-        *tiny_note(table),
+        *table.notes,
         "Test data at the step that was best on validation data: mean ± standard deviation over "
         "seeds (how many). ELBO as published: per node, predicted one step ahead at one sampled "
         "structure, Gumbel KL over directed edges, no constant. F1 of that sampled structure.",
@@ -199,30 +178,34 @@ def other_reading(f1: float, num_nodes: int) -> float:
     return 4 / num_nodes * (100 - f1)
 
 
-def _costs(table: PublishedTable, groups: Sequence[Group]) -> Table:
-    columns = [("", "method")]
-    for name in table.columns.values():
-        columns += [(name, label) for label in COST_LABELS]
-    rows = []
-    for row in table.rows:
-        cells = [Cell(row.method)]
-        for structure in table.columns:
-            cells += cost_cells(chosen(table, groups, row, structure))
-        rows.append(cells)
+def cost_table(
+    table: PublishedTable,
+    corner: str,
+    heads: Iterable[str],
+    lines: Iterable[tuple[str, Sequence[Group | None]]],
+) -> Table:
+    """What the runs of each cell cost.
+
+    Args:
+        table: The published table.
+        corner: What stands over the names of lines.
+        heads: What stands over the cells of a line.
+        lines: The name of each line, and the runs in its cells.
+    """
+    columns = [("", corner), *((head, label) for head in heads for label in COST_LABELS)]
+    rows = [
+        [Cell(name), *(cell for group in groups for cell in _cost_cells(group))]
+        for name, groups in lines
+    ]
     return Table(f"{table.name}: what each cell cost", columns, rows, [COSTS_NOTE])
 
 
-def cost_cells(group: Group | None) -> list[Cell]:
+def _cost_cells(group: Group | None) -> list[Cell]:
     """Under ``COST_LABELS``, what the runs of a cell cost."""
     if group is None:
         return [NOT_RUN, *[Cell()] * len(COST_NAMES)]
     seeds = len(group.runs)
     return [Cell(str(seeds), seeds), *(cost_cell(group, name) for name in COST_NAMES)]
-
-
-def _beside(table: PublishedTable) -> list[str]:
-    """The columns that each metric has."""
-    return ["paper", table.ours] + ["difference"] * (not table.is_tiny)
 
 
 def _paper(printed: tuple[float, float | None] | None) -> Cell:
@@ -237,7 +220,7 @@ def _paper(printed: tuple[float, float | None] | None) -> Cell:
 def _ours(group: Group | None, metric: str) -> Cell:
     if group is None:
         return NOT_RUN
-    values = [run.value("test", OURS[metric]) for run in group.runs]
+    values = [run.value("test", COMPARED[metric][2]) for run in group.runs]
     known = [value for value in values if value is not None]
     if not known:
         return NOT_TESTED
@@ -254,7 +237,7 @@ def _baseline(table: PublishedTable, baseline: Baseline, runs: Sequence[Run]) ->
     values = [references(run, "f1").get(baseline.reference) for run in runs]
     f1 = next((_percent([value]) for value in values if value is not None), NOT_RUN)
     for structure in table.columns:
-        for metric in METRICS:
+        for metric in COMPARED:
             known = metric == "f1" and structure in baseline.structures
             cells += _alone(table, f1 if known else Cell())
     return cells
@@ -264,8 +247,8 @@ def _untrained(table: PublishedTable, runs: Sequence[Run]) -> list[Cell]:
     cells = [Cell("no learning: untrained model")]
     for structure in table.columns:
         starts = untrained([run for run in runs if run.option("model.structure") == structure])
-        for metric in METRICS:
-            found = [run.value("first", OURS[metric]) for run in starts]
+        for metric in COMPARED:
+            found = [run.value("first", COMPARED[metric][2]) for run in starts]
             values = [value for value in found if value is not None]
             cell = (_percent(values) if metric == "f1" else spread(values)) if values else NOT_RUN
             text = f"{cell.text} ({len(values)})" if values else cell.text
@@ -275,7 +258,7 @@ def _untrained(table: PublishedTable, runs: Sequence[Run]) -> list[Cell]:
 
 def _alone(table: PublishedTable, cell: Cell) -> list[Cell]:
     """A cell of ours, with nothing of the paper's beside it."""
-    return [cell if which == table.ours else Cell() for which in _beside(table)]
+    return [cell if which == table.beside[1] else Cell() for which in table.beside]
 
 
 def _has_choice(table: PublishedTable, groups: Sequence[Group]) -> bool:

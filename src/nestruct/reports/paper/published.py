@@ -1,18 +1,23 @@
 """What papers print: which of their rows a run belongs to, and the numbers to set beside it.
 
-The numbers are in ``assets/published.toml``. A run belongs to a row by its own configuration, so
+The numbers are in ``published.toml``. A run belongs to a row by its own configuration, so
 runs need not carry them, and a row that nobody ran is known too.
 """
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import resources
 from typing import Any
 
-from nestruct.reports.groups import differences, own_title, unlike
+from nestruct.reports.names import Naming
 from nestruct.reports.runs import Run
+from nestruct.reports.tables import Cell
+from nestruct.wording import number
+
+MEASURED = {"elbo": ("ELBO", 1), "f1": ("F1", 100), "uas": ("UAS", 100)}  # name, what 1 is there
+TINY = "Tiny data and models: nothing here can be compared with the paper's numbers, or any."
 
 
 @dataclass(frozen=True)
@@ -38,7 +43,7 @@ class Row:
     role: str = ""
 
     def has(self, run: Run) -> bool:
-        """Whether a run is of this method, on whatever data."""
+        """True if a run is of this method, on whatever data."""
         return _agrees(run, "estimator", self.estimator) and _agrees(run, "model", self.model)
 
 
@@ -97,9 +102,14 @@ class PublishedTable:
         return self.title.partition(":")[0]
 
     @property
-    def ours(self) -> str:
-        """What our numbers are called."""
-        return "tiny" if self.is_tiny else "ours"
+    def beside(self) -> list[str]:
+        """The columns that each printed number has; of tiny runs there is no difference."""
+        return ["paper", "tiny"] if self.is_tiny else ["paper", "ours", "difference"]
+
+    @property
+    def notes(self) -> list[str]:
+        """What must stand below the table, whatever it is about."""
+        return [TINY] if self.is_tiny else []
 
     def place(self, run: Run) -> str | None:
         """The column of a run, whatever its method."""
@@ -155,35 +165,13 @@ class PublishedTable:
 @cache
 def published_tables() -> tuple[PublishedTable, ...]:
     """Every table whose numbers are known."""
-    file = resources.files("nestruct.reports") / "assets" / "published.toml"
+    file = resources.files("nestruct.reports.paper") / "published.toml"
     tables = tomllib.loads(file.read_text(encoding="utf-8"))
     return tuple(
         PublishedTable(
             key=key,
             **{k: v for k, v in table.items() if k not in ("rows", "baselines")},
-            rows=tuple(
-                Row(
-                    row["method"],
-                    row["estimator"],
-                    {
-                        column: {
-                            metric: (numbers[0], numbers[1] if len(numbers) > 1 else None)
-                            for metric, numbers in found.items()
-                            if isinstance(numbers, list)
-                        }
-                        for column, found in row.items()
-                        if column in table["columns"]
-                    },
-                    row.get("model", {}),
-                    {
-                        column: {k: v for k, v in found.items() if not isinstance(v, list)}
-                        for column, found in row.items()
-                        if column in table["columns"]
-                    },
-                    row.get("role", ""),
-                )
-                for row in table["rows"]
-            ),
+            rows=tuple(_row(row, table["columns"]) for row in table["rows"]),
             baselines=tuple(
                 Baseline(b["method"], b["reference"], tuple(b["structures"]))
                 for b in table.get("baselines", [])
@@ -193,14 +181,21 @@ def published_tables() -> tuple[PublishedTable, ...]:
     )
 
 
-def method_name(run: Run) -> str | None:
-    """What published tables call a run's method, else its estimator's name."""
-    rows = (row for table in published_tables() for row in table.rows)
-    found = next((row.method for row in rows if row.has(run)), None)
-    name, phase = run.option("estimator.name"), run.option("model.objective")
-    if found or not isinstance(name, str):
-        return found
-    return f"{name} ({phase})" if phase in ("parser", "decoder") else name
+def _row(row: dict[str, Any], columns: Mapping[str, str]) -> Row:
+    """A row of the file: under a column, what is a list is printed, what is none is an option."""
+    cells = {column: row[column] for column in columns if column in row}
+    numbers = {
+        column: {m: (v[0], v[1] if len(v) > 1 else None) for m, v in _lists(cell, True)}
+        for column, cell in cells.items()
+    }
+    options = {column: dict(_lists(cell, False)) for column, cell in cells.items()}
+    return Row(
+        row["method"], row["estimator"], numbers, row.get("model", {}), options, row.get("role", "")
+    )
+
+
+def _lists(cell: dict[str, Any], wanted: bool) -> list[tuple[str, Any]]:
+    return [(key, value) for key, value in cell.items() if isinstance(value, list) == wanted]
 
 
 def published_number(run: Run, metric: str) -> tuple[float, float | None] | None:
@@ -212,15 +207,6 @@ def published_number(run: Run, metric: str) -> tuple[float, float | None] | None
     return None
 
 
-def structure_name(run: Run) -> str | None:
-    """What a run's latent space is called, where its configuration says."""
-    structure = run.option("model.structure")
-    for table in published_tables():
-        if table.column == "model.structure" and structure in table.columns:
-            return table.columns[structure]
-    return structure if isinstance(structure, str) else None
-
-
 def pair_name(run: Run) -> str:
     """Which treebanks a run goes from and to; empty where it has none."""
     ends = [run.option(f"data.{end}") for end in ("source", "target")]
@@ -228,49 +214,53 @@ def pair_name(run: Run) -> str:
     return " to ".join(dict.fromkeys(names))
 
 
-def data_name(run: Run) -> str:
-    """What a run's data are called, where a recipe is about data of one kind: treebanks, images."""
-    return pair_name(run) or str(run.option("data.dataset") or "")
+class PaperWords(Naming):
+    """What published tables call methods and latent spaces, and the order they have them in."""
 
+    def method(self, run: Run) -> str | None:
+        """The name of the row, else, of a parser's first two phases, with the phase."""
+        rows = (row for table in published_tables() for row in table.rows)
+        found = next((row.method for row in rows if row.has(run)), None)
+        phase = run.option("model.objective")
+        if found is None and phase in ("parser", "decoder"):
+            return f"{run.option('estimator.name')} ({phase})"
+        return found
 
-def space_name(run: Run) -> str | None:
-    """What runs must share for their numbers to be compared: data of one kind, latent space."""
-    return ", ".join(filter(None, [data_name(run), structure_name(run)])) or None
+    def structure(self, run: Run) -> str | None:
+        """The name of the column, where columns are latent spaces."""
+        structure = str(run.option("model.structure"))
+        tables = [table for table in published_tables() if table.column == "model.structure"]
+        return next((t.columns[structure] for t in tables if structure in t.columns), None)
 
+    def data(self, run: Run) -> str | None:
+        """The two treebanks."""
+        return pair_name(run)
 
-def short_names(runs: Sequence[Run], labels: Sequence[str]) -> list[str]:
-    """Names by method, data and latent space, where there are several, and by what else differs.
+    def goes_on(self, run: Run) -> bool:
+        """True of the later phases of a parser."""
+        phase = run.option("model.objective")
+        return phase in ("decoder", "vae") or (phase == "parser" and run.max_steps == 0)
 
-    Titles are not about these, so they are left out, but where they tell the runs of one method
-    apart by themselves.
+    def place(self, run: Run) -> tuple[int, ...] | None:
+        """By table, then by column, then by row; runs that are in none come after."""
+        for order, table in enumerate(published_tables()):
+            column = table.place(run)
+            if column is not None or run.option("model.name") == table.model.get("name"):
+                rows = [k for k, row in enumerate(table.rows) if row.has(run)]
+                columns = [*table.columns, None]
+                return order, columns.index(column), *(rows[:1] or [len(table.rows)])
+        return None
 
-    Args:
-        runs: The first of each group.
-        labels: What runs without a method are called, and those of which nothing differs.
-    """
-    methods = [method_name(run) or "" for run in runs]
-    if len(set(methods)) == 1 and len(set(map(own_title, runs))) == len(runs):
-        return list(labels)
-    briefs = [method.partition(",")[0] for method in methods]
-    # "NES, a minibatch per pair" is "NES" where there is no other.
-    if len(set(briefs)) == len(set(methods)):
-        methods = briefs
-    columns = [methods, [*map(data_name, runs)], [structure_name(run) or "" for run in runs]]
-    several = [column for column in columns if len(set(column)) > 1]
-    names = [", ".join(column[k] for column in several if column[k]) for k in range(len(runs))]
-    # Once more for those that the first few differences do not tell apart.
-    names = _with_differences(_with_differences(names, runs), runs)
-    known = zip(names, methods, labels, strict=True)
-    return unlike([name if name and method else label for name, method, label in known])
-
-
-def _with_differences(names: Sequence[str], runs: Sequence[Run]) -> list[str]:
-    """Names, with what differs between the runs that share one."""
-    found = []
-    for name, run in zip(names, runs, strict=True):
-        twins = [other for other, its in zip(runs, names, strict=True) if its == name]
-        found.append(", ".join(filter(None, [name, *differences(run, twins)])))
-    return found
+    def printed(self, run: Run) -> dict[tuple[str, str], Cell]:
+        """The numbers of a run's row and column."""
+        found = {}
+        for metric, (name, unit) in MEASURED.items():
+            numbers = published_number(run, metric)
+            if numbers is not None:
+                mean, deviation = (None if n is None else n / unit for n in numbers)
+                text = "" if deviation is None else f" ± {number(deviation, like=mean)}"
+                found["paper", name] = Cell(f"{number(mean)}{text}", mean, deviation)
+        return found
 
 
 def _agrees(run: Run, section: str, options: Mapping[str, Any]) -> bool:

@@ -7,21 +7,18 @@ each cell cost, and runs with other settings.
 
 from collections.abc import Callable, Sequence
 
-from nestruct.reports.attachment import compare, say_difference
 from nestruct.reports.bootstrap import RESAMPLES
-from nestruct.reports.comparison import (
+from nestruct.reports.groups import Group
+from nestruct.reports.methods import cost_cell
+from nestruct.reports.paper.attachment import compare, say_difference
+from nestruct.reports.paper.comparison import (
     NOT_RUN,
     NOT_TESTED,
     chosen,
     difference,
-    other_settings,
-    say_settings,
-    tiny_note,
-    with_runs,
+    variants,
 )
-from nestruct.reports.groups import Group
-from nestruct.reports.methods import cost_cell
-from nestruct.reports.published import PublishedTable, Row, pair_name
+from nestruct.reports.paper.published import PublishedTable, Row, pair_name
 from nestruct.reports.runs import Run
 from nestruct.reports.summary import count_repeats
 from nestruct.reports.tables import Cell, Table, spread
@@ -29,13 +26,10 @@ from nestruct.reports.tables import Cell, Table, spread
 NOT_COUNTED = Cell("not counted")
 
 
-def parsing_tables(groups: Sequence[Group], *, tiny: str | None = None) -> list[Table]:
-    """The tables about parsers that some run belongs to."""
-    found = []
-    for table, ours in with_runs("data.target", groups, tiny=tiny):
-        cells = _Cells(table, ours)
-        found += [_numbers(cells), _differences(cells), _last(cells), _costs(cells)]
-        found += _variants(cells)
+def parsing_tables(table: PublishedTable, groups: Sequence[Group]) -> list[Table]:
+    """A published table about parsers, and what the paper does not have."""
+    cells = _Cells(table, groups)
+    found = [_numbers(cells), _differences(cells), _last(cells), _costs(cells), *_variants(cells)]
     return [table for table in found if table.rows]
 
 
@@ -102,20 +96,19 @@ def _numbers(cells: _Cells) -> Table:
     table = cells.table
     columns = [("", "method"), ("", "trees")]
     for name in table.columns.values():
-        columns += [(name, "paper"), (name, table.ours)]
-        columns += [] if table.is_tiny else [(name, "difference")]
+        columns += [(name, which) for which in table.beside]
     rows = []
     for row in table.rows:
         line = [Cell(row.method), Cell(trees(row))]
         for column in table.columns:
             printed = row.numbers.get(column, {}).get("uas")
-            line.append(Cell(f"{printed[0]:.2f}", printed[0]) if printed else Cell())
+            paper = Cell(f"{printed[0]:.2f}", printed[0]) if printed else Cell()
             group = cells.at(row, column)
             cell = NOT_RUN if group is None else uas(group.runs)
-            line += [cell] if table.is_tiny else [cell, difference(cell, printed)]
+            line += [paper, cell, difference(cell, printed)][: len(table.beside)]
         rows.append(line)
     notes = [
-        *tiny_note(table),
+        *table.notes,
         "A column is a target treebank; the source is the other one of its language. Unlabelled "
         "attachment score on the target's test sentences, without punctuation, of the best tree at "
         "the epoch that was best on the source's dev sentences: mean ± standard deviation over "
@@ -218,18 +211,13 @@ def _variants(cells: _Cells) -> list[Table]:
     ]
     columns += [("difference to", name) for name in ("the cell", "source only")]
     rows = []
-    for column in table.columns:
-        for row in table.rows:
-            for differing in other_settings(table, cells.groups, row, column):
-                group = chosen(table, cells.groups, row, column, metric="uas", differing=differing)
-                if group is None:
-                    continue
-                source = next(iter(cells.others(row).values()), None)
-                beside = [cells.at(row, column), cells.at(source, column)]
-                cell, start = (_against(group, other) for other in beside)
-                head = [row.method, trees(row), pair_name(group.runs[0]), say_settings(differing)]
-                runs = Cell(count_repeats(group), len(group.runs))
-                rows.append([*map(Cell, head), runs, uas(group.runs), cell, start])
+    for column, row, setting, group in variants(table, cells.groups, "uas"):
+        source = next(iter(cells.others(row).values()), None)
+        beside = [cells.at(row, column), cells.at(source, column)]
+        cell, start = (_against(group, other) for other in beside)
+        head = [row.method, trees(row), pair_name(group.runs[0]), setting]
+        runs = Cell(count_repeats(group), len(group.runs))
+        rows.append([*map(Cell, head), runs, uas(group.runs), cell, start])
     if not rows:
         return []
     notes = [

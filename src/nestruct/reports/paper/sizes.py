@@ -4,36 +4,32 @@ Beside the paper's form of the ELBO, which decodes the most likely category, sta
 below, what each cell cost, and runs of the same sizes with other settings.
 """
 
-import itertools
 from collections.abc import Sequence
 
-from nestruct.reports.comparison import (
-    COST_LABELS,
-    COSTS_NOTE,
+from nestruct.reports.groups import Group
+from nestruct.reports.paper.comparison import (
     NOT_RUN,
     NOT_TESTED,
     chosen,
-    cost_cells,
+    cost_table,
     difference,
-    other_settings,
-    say_settings,
-    tiny_note,
-    with_runs,
+    variants,
 )
-from nestruct.reports.groups import Group
-from nestruct.reports.published import PublishedTable, Row
+from nestruct.reports.paper.published import PublishedTable, Row
 from nestruct.reports.summary import count_repeats
 from nestruct.reports.tables import Cell, Table, spread
 
 LOSS, TRUE_LOSS = "loss_mode", "loss"  # the paper's form, and what is selected by
 
 
-def size_tables(groups: Sequence[Group], *, tiny: str | None = None) -> list[Table]:
-    """The tables about sizes of a model that some run belongs to."""
-    found = []
-    for table, ours in with_runs("model.hidden_size", groups, tiny=tiny):
-        found += [_numbers(table, ours), _costs(table, ours), *_variants(table, ours)]
-    return found
+def size_tables(table: PublishedTable, groups: Sequence[Group]) -> list[Table]:
+    """A published table about sizes of a model, what it cost, and runs with other settings."""
+    lines = [
+        (name, [_at(table, groups, row, column) for row in table.rows])
+        for column, name in table.columns.items()
+    ]
+    costs = cost_table(table, _head(table), [row.method for row in table.rows], lines)
+    return [_numbers(table, groups), costs, *_variants(table, groups)]
 
 
 def elbo(group: Group | None, loss: str = LOSS) -> Cell:
@@ -51,8 +47,7 @@ def _numbers(table: PublishedTable, groups: Sequence[Group]) -> Table:
     columns = [("", _head(table))]
     for row in table.rows:
         columns += [(row.method, "N")] * _has_population(row)
-        columns += [(row.method, label) for label in ("paper", table.ours)]
-        columns += [] if table.is_tiny else [(row.method, "difference")]
+        columns += [(row.method, which) for which in table.beside]
         columns += [(row.method, "true ELBO")]
     lines = []
     for column, name in table.columns.items():
@@ -61,12 +56,11 @@ def _numbers(table: PublishedTable, groups: Sequence[Group]) -> Table:
             group, printed = _at(table, groups, row, column), row.numbers[column]["elbo"]
             cell = elbo(group)
             line += [_population(group)] * _has_population(row)
-            line += [Cell(f"{printed[0]:.1f}", printed[0]), cell]
-            line += [] if table.is_tiny else [difference(cell, printed, digits=1)]
-            line += [elbo(group, TRUE_LOSS)]
+            paper, less = Cell(f"{printed[0]:.1f}", printed[0]), difference(cell, printed, digits=1)
+            line += [*[paper, cell, less][: len(table.beside)], elbo(group, TRUE_LOSS)]
         lines.append(line)
     notes = [
-        *tiny_note(table),
+        *table.notes,
         "Test data at the step that was best on validation data: mean ± standard deviation over "
         "seeds (how many). ELBO as published: at the most likely category, with the categorical "
         "KL, which is no ELBO of the model; the true one is the expectation over all categories. "
@@ -77,35 +71,16 @@ def _numbers(table: PublishedTable, groups: Sequence[Group]) -> Table:
     return Table(table.title, columns, lines, list(filter(None, notes)))
 
 
-def _costs(table: PublishedTable, groups: Sequence[Group]) -> Table:
-    columns = [("", _head(table))]
-    for row in table.rows:
-        columns += [(row.method, label) for label in COST_LABELS]
-    lines = []
-    for column, name in table.columns.items():
-        cells = [cost_cells(_at(table, groups, row, column)) for row in table.rows]
-        lines.append([Cell(name), *itertools.chain(*cells)])
-    return Table(f"{table.name}: what each cell cost", columns, lines, [COSTS_NOTE])
-
-
 def _variants(table: PublishedTable, groups: Sequence[Group]) -> list[Table]:
     """Runs of the table's sizes with other settings, beside the cell."""
     names = (_head(table), "method", "setting", "runs", "ELBO", "difference to the cell")
     lines = []
-    for column, name in table.columns.items():
-        for row in table.rows:
-            cell = elbo(_at(table, groups, row, column))
-            for differing in other_settings(table, groups, row, column):
-                group = chosen(
-                    table, groups, row, column, metric=TRUE_LOSS, minimize=True, differing=differing
-                )
-                if group is None:
-                    continue
-                found, start = elbo(group), cell.value
-                to_cell = Cell() if start is None else difference(found, (start, None), digits=1)
-                head = [name, row.method, say_settings(differing)]
-                runs = Cell(count_repeats(group), len(group.runs))
-                lines.append([*map(Cell, head), runs, found, to_cell])
+    for column, row, setting, group in variants(table, groups, TRUE_LOSS):
+        found, start = elbo(group), elbo(_at(table, groups, row, column)).value
+        to_cell = Cell() if start is None else difference(found, (start, None), digits=1)
+        runs = Cell(count_repeats(group), len(group.runs))
+        head = [table.columns[column], row.method, setting]
+        lines.append([*map(Cell, head), runs, found, to_cell])
     note = "The cell: the same method and size with the paper's settings. ELBO as in the table."
     title = f"{table.name}: other settings"
     return [Table(title, [("", name) for name in names], lines, [note])] if lines else []
@@ -117,7 +92,7 @@ def _head(table: PublishedTable) -> str:
 
 
 def _at(table: PublishedTable, groups: Sequence[Group], row: Row, column: str) -> Group | None:
-    return chosen(table, groups, row, column, metric=TRUE_LOSS, minimize=True)
+    return chosen(table, groups, row, column, metric=TRUE_LOSS)
 
 
 def _has_population(row: Row) -> bool:
