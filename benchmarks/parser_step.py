@@ -24,7 +24,8 @@ import torch
 import nestruct
 from nestruct import NES
 from nestruct.data import Sentences, Vocabulary
-from nestruct.models import ParserVAE, parser_population
+from nestruct.models import ParserVAE
+from nestruct.models.parser import population as parser_population
 from nestruct.structures.solvers import solver_seconds
 
 

@@ -6,7 +6,7 @@ from torch import nn
 from nestruct import Noise
 from nestruct.data import Grammar
 from nestruct.models import ParserVAE
-from nestruct.population import Layout, Population, evaluate
+from nestruct.population import Layout, Population, evaluate_members
 
 DATA = Grammar(num_train=40, num_dev=12, num_target=20, vector_size=6)
 SMALL = {"word_size": 4, "lstm_size": 6, "mlp_size": 5, "decoder_size": 7}
@@ -29,4 +29,4 @@ def perturbed(model, pairs: int = 3, mirrored: bool = True) -> Population:
 
 
 def losses(model, population, batch, mode, **options):
-    return evaluate(model, population, batch, Noise(seed=3, step=2), mode=mode, **options)
+    return evaluate_members(model, population, batch, Noise(seed=3, step=2), mode=mode, **options)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from nestruct.models.lstm import LSTM, flip_index
+from nestruct.models.parser.lstm import LSTM, flip_index
 
 
 def packed(lstm: nn.LSTM, x, lengths):

@@ -12,8 +12,10 @@ from nestruct import NES, InputError, Noise
 from nestruct.data import Grammar, select_rows
 from nestruct.data.sentences import collate
 from nestruct.data.treebank import sentence_of
-from nestruct.models import ParserVAE, dependency, hard_structures, parser_population
-from nestruct.models.parser_kernels import (
+from nestruct.models import ParserVAE, hard_structures
+from nestruct.models.parser import networks as dependency
+from nestruct.models.parser import population as parser_population
+from nestruct.models.parser.kernels import (
     lstm_step,
     lstm_step_plain,
     score_arcs,

@@ -6,7 +6,7 @@ from parsers import DATA, losses, make, perturbed
 
 from nestruct import NES, Supervised
 from nestruct.data import select_rows, to_device
-from nestruct.models.parser_kernels import (
+from nestruct.models.parser.kernels import (
     lstm_step,
     lstm_step_plain,
     score_arcs,

@@ -8,8 +8,9 @@ import torch
 import nestruct
 from nestruct import InputError, Noise
 from nestruct.data import GraphLayout
-from nestruct.models import RelationalVAE, hard_structures, nri, pair_scores
-from nestruct.population import Layout, Population, evaluate
+from nestruct.models import RelationalVAE, hard_structures
+from nestruct.models.relational import nri, pair_scores
+from nestruct.population import Layout, Population, evaluate_members
 
 NOISE = Noise(seed=0, step=1)
 DATA = GraphLayout(num_nodes=4, num_times=6, num_train=8, num_validation=2, num_test=2).splits()
@@ -196,7 +197,9 @@ def test_vmap_is_the_loop(options, chosen):
     layout = Layout(model)
     flat = 0.1 * torch.randn(3, layout.size, dtype=torch.float64)
     population = Population(layout.centre(), layout.split(flat), mirrored=True)
-    losses = [evaluate(model, population, BATCH, NOISE, mode=mode) for mode in ("vmap", "loop")]
+    losses = [
+        evaluate_members(model, population, BATCH, NOISE, mode=mode) for mode in ("vmap", "loop")
+    ]
     torch.testing.assert_close(*losses)
 
 
@@ -231,7 +234,7 @@ def test_the_fast_way_takes_all_members_at_once(fast_on_cpu):
         nes = nestruct.NES(sigma=0.1, population_size=6, mode="vmap", minibatch="per_pair")
         nes.backward(model, BATCH, seed=0)
         population = Population(Layout(model).centre(), layout.split(flat), mirrored=True)
-        losses = evaluate(model, population, BATCH, NOISE, mode="vmap")
+        losses = evaluate_members(model, population, BATCH, NOISE, mode="vmap")
         found.append([losses, *(p.grad for p in model.parameters()), *model.buffers()])
     torch.testing.assert_close(*found)
 

@@ -10,7 +10,7 @@ from toys import bits, vae
 
 import nestruct
 from nestruct import InputError, Noise
-from nestruct.population import Layout, Population, evaluate
+from nestruct.population import Layout, Population, evaluate_members
 from nestruct.population.savings import categorical_losses
 
 NOISE = Noise(seed=0, step=1)
@@ -108,7 +108,9 @@ def test_a_divergence_of_ones_own_counts_in_a_population(examples):
     plain = vae()
     model = Own(plain.encoder, plain.decoder, plain.structure)
     population = perturbed(model)
-    found = [evaluate(model, population, X[:examples], NOISE, mode=m) for m in ("vmap", "loop")]
+    found = [
+        evaluate_members(model, population, X[:examples], NOISE, mode=m) for m in ("vmap", "loop")
+    ]
     torch.testing.assert_close(*found)
 
 
@@ -255,7 +257,7 @@ def test_exact_savings_equal_the_default_path(options, chosen, mirrored):
         noise = NOISE if who is None else NOISE.replace(pair=who)
         saved = categorical_losses(model, population, X, noise)
         assert saved is not None
-        plain = evaluate(model, population, X, NOISE, mode="loop", member_noise=who)
+        plain = evaluate_members(model, population, X, NOISE, mode="loop", member_noise=who)
         assert saved.shape == (population.num_members, 7)
         torch.testing.assert_close(saved, plain)
 
@@ -315,7 +317,7 @@ def test_whatever_a_model_changes_vmap_equals_loop(name):
     generator = torch.Generator().manual_seed(0)
     flat = 0.3 * torch.randn(5, layout.size, generator=generator, dtype=torch.float64)
     population = Population(layout.centre(), layout.split(flat), True)
-    losses = [evaluate(model, population, X, NOISE, mode=mode) for mode in ("vmap", "loop")]
+    losses = [evaluate_members(model, population, X, NOISE, mode=mode) for mode in ("vmap", "loop")]
     torch.testing.assert_close(*losses)
 
 
@@ -338,7 +340,7 @@ def test_savings_step_aside_where_they_do_not_apply(change):
     flat = torch.zeros(2, layout.size, dtype=torch.float64)
     population = Population(layout.centre(), layout.split(flat), True)
     assert categorical_losses(model, population, X, NOISE) is None
-    assert evaluate(model, population, X, NOISE, mode="vmap").shape == (4, 7)
+    assert evaluate_members(model, population, X, NOISE, mode="vmap").shape == (4, 7)
 
 
 @pytest.mark.parametrize("decode", [lambda z: z.sum(), lambda z: z.sum(-1)[..., None] - z])

@@ -8,7 +8,7 @@ from torch import nn
 from toys import bits, vae
 
 from nestruct import InputError, Noise
-from nestruct.population import Layout, Population, evaluate, needs_loop
+from nestruct.population import Layout, Population, evaluate_members, needs_loop
 from nestruct.population.directions import fill_directions
 
 X = bits(5, 6)
@@ -102,7 +102,7 @@ def test_shared_modules_and_parameters(mode):
     model = Shared()
     before = {name: (p, p.detach().clone()) for name, p in model.named_parameters()}
     population = make(model)
-    losses = evaluate(model, population, X, NOISE, mode=mode)
+    losses = evaluate_members(model, population, X, NOISE, mode=mode)
     for name, p in model.named_parameters():
         assert p is before[name][0]
         assert torch.equal(p, before[name][1])
@@ -141,7 +141,7 @@ class Recurrent(nn.Module):
 def test_vmapped_equals_looped(model, rows):
     population = make(model)
     losses = [
-        evaluate(model, population, X, NOISE, mode=mode, num_samples=2, rows=rows)
+        evaluate_members(model, population, X, NOISE, mode=mode, num_samples=2, rows=rows)
         for mode in ("vmap", "loop")
     ]
     assert losses[0].shape == (6, 5 if rows is None else 2)
@@ -152,7 +152,7 @@ def test_buffers_are_never_perturbed_nor_edited():
     model = Normed()
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
     for mode in ("vmap", "loop"):
-        evaluate(model, make(model), X, NOISE, mode=mode)
+        evaluate_members(model, make(model), X, NOISE, mode=mode)
         for name, buffer in model.named_buffers():
             assert torch.equal(buffer, before[name])
     assert not any("running" in name for name in Layout(model).parameters)
@@ -163,14 +163,14 @@ def test_recurrent_layers_are_looped(kind):
     model = Recurrent(kind)
     assert needs_loop(model)
     assert not needs_loop(vae())
-    assert evaluate(model, make(model), X, NOISE, mode="loop").shape == (6, 5)
+    assert evaluate_members(model, make(model), X, NOISE, mode="loop").shape == (6, 5)
 
 
 def test_a_part_in_training_keeps_its_buffers():
     model = Normed().eval()
     model.layers[1].train()
     for mode in ("vmap", "loop"):
-        evaluate(model, make(model), X, NOISE, mode=mode)
+        evaluate_members(model, make(model), X, NOISE, mode=mode)
     assert model.layers[1].num_batches_tracked == 0
 
 
@@ -180,9 +180,9 @@ def test_losses_must_match_the_batch():
             return super().loss(batch, noise)[:3]
 
     with pytest.raises(InputError, match=r"= \(5,\); got \(3,\)"):
-        evaluate(Short(), make(Short()), X, NOISE, mode="loop")
+        evaluate_members(Short(), make(Short()), X, NOISE, mode="loop")
     with pytest.raises(InputError, match="say mode='loop'"):
-        evaluate(Recurrent(nn.GRU), make(Recurrent(nn.GRU)), X, NOISE, mode="vmap")
+        evaluate_members(Recurrent(nn.GRU), make(Recurrent(nn.GRU)), X, NOISE, mode="vmap")
 
 
 def test_a_loss_of_the_wrong_shape_is_refused():
@@ -196,4 +196,4 @@ def test_a_loss_of_the_wrong_shape_is_refused():
 
     for mode in ("vmap", "loop"):
         with pytest.raises(InputError, match=r"one loss per example, .* = \(5,\); got \(\)"):
-            evaluate(Wrong(), make(Wrong()), X, NOISE, mode=mode)
+            evaluate_members(Wrong(), make(Wrong()), X, NOISE, mode=mode)

@@ -10,7 +10,7 @@ from tyro.conf import Positional, arg
 from nestruct.cli.arguments import check_word
 from nestruct.data import CATALOGUE
 from nestruct.data.cache import folder
-from nestruct.data.catalogue import Entry
+from nestruct.data.catalogue import DataSource
 from nestruct.errors import InputError
 from nestruct.wording import duration
 
@@ -55,7 +55,7 @@ def data_place() -> str:
     return f"NESTRUCT_DATA = {root}{there}"
 
 
-def _state(entry: Entry) -> str:
+def _state(entry: DataSource) -> str:
     remedy = entry.missing()
     if remedy is not None:
         return f"missing ({entry.purpose}): {remedy}"

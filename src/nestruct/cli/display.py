@@ -15,7 +15,7 @@ from nestruct.training import read_recipe
 _SILENCE = 30.0  # seconds between plain lines about what is running
 
 
-class Display:
+class QueueDisplay:
     """How far all runs are, and each of those that are running."""
 
     def __init__(self, jobs: Sequence[Job]) -> None:
@@ -28,7 +28,7 @@ class Display:
         self.tasks: dict[Job, TaskID] = {}
         self.all = self.bars.add_task(f"0 of {len(jobs)} runs", total=len(jobs))
 
-    def __enter__(self) -> "Display":
+    def __enter__(self) -> "QueueDisplay":
         if self.console.is_terminal:
             self.bars.start()
         return self

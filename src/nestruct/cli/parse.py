@@ -9,7 +9,7 @@ from nestruct.cli.arguments import Flag, RunFolder
 from nestruct.data.treebank import Reader
 from nestruct.errors import InputError
 from nestruct.models import ParserVAE
-from nestruct.models.parser_files import parse_file
+from nestruct.models.parser.files import parse_file
 from nestruct.training import load
 
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import torch
 
 from nestruct.cli.bench import bench
-from nestruct.cli.display import Display
+from nestruct.cli.display import QueueDisplay
 from nestruct.cli.queue import Ended, Job, cores, run_jobs
 from nestruct.data import CATALOGUE
 from nestruct.data.catalogue import needed
@@ -29,7 +29,7 @@ from nestruct.training.recipes.recipe import parse_value, resolve_device
 from nestruct.wording import duration
 
 
-class Part(Protocol):
+class PlannedPart(Protocol):
     """A plan in a folder of its own."""
 
     @property
@@ -52,7 +52,7 @@ class Part(Protocol):
 
 def make_part(
     plan: Plan, folder: Path, *, seeds: int | None, device: str | None, jobs: int | None, tiny: bool
-) -> Part:
+) -> PlannedPart:
     """A plan as something to run.
 
     Args:
@@ -159,7 +159,7 @@ class RunsPart:
     def run(self, deadline: float | None) -> Ended:
         """Runs what is left, and shows what came out."""
         self._announce()
-        with Display(self.jobs) as display:
+        with QueueDisplay(self.jobs) as display:
             ended = run_jobs(
                 self.jobs, self.at_once, tell=display.tell, deadline=deadline, look=display.look
             )

@@ -9,7 +9,7 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from nestruct.cli.arguments import Device, Flag, Number, check_word
-from nestruct.cli.parts import Part, make_part
+from nestruct.cli.parts import PlannedPart, make_part
 from nestruct.cli.queue import Job
 from nestruct.errors import InputError, NestructError, first_line
 from nestruct.training import Recipe, build, read_recipe
@@ -54,7 +54,7 @@ def reproduce(
     deadline = None if budget is None else time.monotonic() + 60 * budget
     count = 1 if tiny and seeds is None else seeds
     plans = [read_plan(name, tiny=tiny) for name in (plan_names() if what == "all" else [what])]
-    parts: dict[str, Part] = {}
+    parts: dict[str, PlannedPart] = {}
     for one in plans:
         if what != "all" or not one.beside:
             folder = run / (f"{one.name}-tiny" if tiny else one.name)
@@ -95,7 +95,7 @@ def _say_failed(names: Sequence[str]) -> None:
         print(f"Failed, in part or in whole: {', '.join(names)}.")
 
 
-def _describe(parts: Sequence[Part], tiny: bool) -> None:
+def _describe(parts: Sequence[PlannedPart], tiny: bool) -> None:
     """Says what would be run, and what it costs."""
     for number, part in enumerate(parts):
         if number:

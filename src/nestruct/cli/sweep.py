@@ -9,7 +9,7 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from nestruct.cli.arguments import Device, Folder, Number, RecipeName
-from nestruct.cli.display import Display
+from nestruct.cli.display import QueueDisplay
 from nestruct.cli.queue import Job, run_jobs
 from nestruct.errors import InputError
 from nestruct.training import Recipe, build, read_recipe
@@ -69,7 +69,7 @@ def sweep(
     ]
     runs = f"{len(grid)} run{'s' * (len(grid) > 1)}"
     print(f"{runs} in {run}, {jobs} at a time; their output is in *.log.", flush=True)
-    with Display(trainings) as display:
+    with QueueDisplay(trainings) as display:
         ended = run_jobs(trainings, jobs, tell=display.tell, look=display.look)
     if ended.stopped:
         print("Stopped; the same command continues.")

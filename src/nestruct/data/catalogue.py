@@ -14,7 +14,7 @@ from nestruct.data.treebank import Reader
 
 
 @dataclass(frozen=True)
-class Entry:
+class DataSource:
     """A data set.
 
     Args:
@@ -31,17 +31,19 @@ class Entry:
     make: Callable[[], object] | None = None
 
 
-def _images(dataset: str, purpose: str) -> Entry:
+def _images(dataset: str, purpose: str) -> DataSource:
     images = Images(dataset=dataset)
 
     def describe() -> str:
         train, test = images.official_sizes()
         return f"{train:,} + {test:,} images"
 
-    return Entry(purpose, describe, lambda: images.remedy() if images.where() is None else None)
+    return DataSource(
+        purpose, describe, lambda: images.remedy() if images.where() is None else None
+    )
 
 
-def _treebank(name: str) -> Entry:
+def _treebank(name: str) -> DataSource:
     treebank, splits = Treebanks(source=name), ("train", "test")
 
     def missing() -> str | None:
@@ -55,12 +57,12 @@ def _treebank(name: str) -> Entry:
         sizes = " + ".join(f"{_megabytes(file):.1f}" for file in files)
         return f"{sizes} MB to train and test on"
 
-    return Entry("Table 2: dependency trees", describe, missing)
+    return DataSource("Table 2: dependency trees", describe, missing)
 
 
-def _vectors(language: str) -> Entry:
+def _vectors(language: str) -> DataSource:
     treebank = Treebanks(source=f"{language}_")
-    return Entry(
+    return DataSource(
         "Table 2: word vectors",
         lambda: f"{_megabytes(treebank.find_vectors()):.1f} MB of vectors",
         lambda: None if _megabytes(treebank.find_vectors()) else treebank.vectors_remedy(),
@@ -73,17 +75,17 @@ def _megabytes(path: Path | None) -> float:
 
 
 CATALOGUE = {
-    "graph-layout": Entry(
+    "graph-layout": DataSource(
         "Table 1: particles that move by a hidden tree",
         lambda: "50,000 + 10,000 + 10,000 examples, kept in the cache",
         make=lambda: GraphLayout().splits(),
     ),
-    "patterns": Entry(
+    "patterns": DataSource(
         "first steps: small binary images",
         lambda: "2,000 + 500 + 500 examples, anew each time",
         make=lambda: Patterns().splits(),
     ),
-    "grammar": Entry(
+    "grammar": DataSource(
         "first steps: generated sentences with their trees",
         lambda: "400 + 100 + 200 sentences, anew each time",
         make=lambda: Grammar().splits(),

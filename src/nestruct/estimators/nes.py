@@ -23,10 +23,10 @@ from nestruct.estimators.base import Estimator, Stats
 from nestruct.estimators.shaping import pair_weights
 from nestruct.models.hooks import HasLoss, HasTouched
 from nestruct.noise import Noise
-from nestruct.population import Layout, Population, evaluate
+from nestruct.population import Layout, Population, evaluate_members
 from nestruct.population.directions import fill_directions
 from nestruct.population.evaluate import fixed_dropout, is_training
-from nestruct.population.plan import Plan, choose_mode, fit_memory
+from nestruct.population.plan import EvaluationPlan, choose_mode, fit_memory
 from nestruct.population.population import Filter
 from nestruct.population.shard import add_over_ranks, my_pairs
 from nestruct.structures import nan_rows
@@ -100,7 +100,7 @@ class NES(Estimator):
     chunk_size: int | None = None
     memory_budget: int | None = None
     graph: Literal["auto", "on", "off"] = "auto"
-    _plan: Plan | None = field(default=None, init=False, repr=False)
+    _plan: EvaluationPlan | None = field(default=None, init=False, repr=False)
     _memory: Tensor | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -144,7 +144,7 @@ class NES(Estimator):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Takes back what `state_dict` gave."""
-        self._plan = Plan(**state) if state else None
+        self._plan = EvaluationPlan(**state) if state else None
 
     def estimate(
         self, model: nn.Module, layout: Layout, batch: Any, noise: Noise
@@ -316,7 +316,7 @@ class NES(Estimator):
                 own = torch.arange(count * halves, device=layout.device) // count * self.num_pairs
                 member_noise = pairs + own if self.gumbel == "per_member" else pairs
             member_rows = None if rows is None else rows[pairs]
-        values = evaluate(
+        values = evaluate_members(
             model,
             population,
             batch,

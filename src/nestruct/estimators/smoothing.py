@@ -14,7 +14,7 @@ from torch import nn
 
 from nestruct.checks import check_count, check_positive
 from nestruct.noise import Noise
-from nestruct.population import Layout, Population, evaluate, needs_loop
+from nestruct.population import Layout, Population, evaluate_members, needs_loop
 from nestruct.population.directions import fill_directions
 
 
@@ -73,7 +73,7 @@ def smoothing_gap(
         rows = flat[: min(step, pairs - start)]
         fill_directions(rows, start, seed=seed, step=0, sigma=sigma, kind="gaussian")
         population = Population(layout.centre(), layout.split(rows), True)
-        losses = evaluate(model, population, batch, noise, mode=mode).double()
+        losses = evaluate_members(model, population, batch, noise, mode=mode).double()
         means.append(losses.view(2, len(rows), -1).mean(0))
     with torch.no_grad():
         centre = model.loss(batch, noise).double()  # type: ignore[operator]

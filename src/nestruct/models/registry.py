@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from nestruct.models.appendix import AppendixVAE
 from nestruct.models.categorical import CategoricalVAE
 from nestruct.models.parser import ParserVAE
 from nestruct.models.relational import RelationalVAE
@@ -24,6 +25,7 @@ class RecipeModel:
 
 MODELS = {
     "categorical": RecipeModel(CategoricalVAE, given=("num_inputs",)),
+    "categorical-appendix": RecipeModel(AppendixVAE, given=("num_inputs",)),
     "parser": RecipeModel(ParserVAE, given=("vocabulary", "vectors")),
     "relational": RecipeModel(RelationalVAE, given=("num_nodes", "num_times")),
 }

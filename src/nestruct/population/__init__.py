@@ -3,7 +3,7 @@
 Members come in mirrored pairs: all ``centre + sigma direction`` first, then all ``centre - ...``.
 """
 
-from nestruct.population.evaluate import evaluate, needs_loop
+from nestruct.population.evaluate import evaluate_members, needs_loop
 from nestruct.population.population import Layout, Population
 
-__all__ = ["Layout", "Population", "evaluate", "needs_loop"]
+__all__ = ["Layout", "Population", "evaluate_members", "needs_loop"]

@@ -32,7 +32,7 @@ class _Loss(nn.Module):
         return self.model.loss(batch, noise)  # type: ignore[operator]
 
 
-def evaluate(
+def evaluate_members(
     model: nn.Module,
     population: Population,
     batch: Any,

@@ -19,7 +19,7 @@ _CLEARLY_FASTER = 0.6  # of the other's time
 
 
 @dataclass
-class Plan:
+class EvaluationPlan:
     """What was decided for one model."""
 
     mode: str
@@ -39,7 +39,7 @@ def fit_memory(
     mirrored: bool,
     chunk_size: int | None,
     memory_budget: int | None,
-) -> Plan:
+) -> EvaluationPlan:
     """A plan whose chunks fit into memory.
 
     Args:
@@ -65,7 +65,7 @@ def fit_memory(
             activations = budget.activation_bytes(model, seen, noise)
         chunk = budget.pairs_within(room, layout.size, element, activations, mirrored)
     keep = budget.keeps_directions(room, num_pairs, layout.size, element)
-    return Plan("auto", min(chunk, num_pairs), keep, layout.size)
+    return EvaluationPlan("auto", min(chunk, num_pairs), keep, layout.size)
 
 
 def choose_mode(

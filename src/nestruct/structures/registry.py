@@ -14,7 +14,7 @@ from nestruct.structures.projective_tree import ProjectiveTree
 from nestruct.structures.spanning_tree import SpanningTree
 
 
-class Entry(NamedTuple):
+class RegisteredStructure(NamedTuple):
     """A structure's class, and options of instances small enough to list, for tests."""
 
     structure: type[Structure]
@@ -24,12 +24,14 @@ class Entry(NamedTuple):
 ROOT_RULES = ({"single_root": True}, {"single_root": False})
 
 STRUCTURES = {
-    "categorical": Entry(Categorical, ({"num_classes": 1}, {"num_classes": 5})),
-    "k_subset": Entry(
+    "categorical": RegisteredStructure(Categorical, ({"num_classes": 1}, {"num_classes": 5})),
+    "k_subset": RegisteredStructure(
         KSubset, tuple({"num_items": n, "k": k} for n, k in [(1, 1), (4, 0), (5, 2), (4, 4)])
     ),
-    "spanning_tree": Entry(SpanningTree, tuple({"num_nodes": n} for n in (1, 2, 3, 4, 5))),
-    "projective_tree": Entry(ProjectiveTree, ROOT_RULES),
-    "non_projective_tree": Entry(NonProjectiveTree, ROOT_RULES),
-    "permutation": Entry(Permutation, tuple({"size": n} for n in (1, 2, 4))),
+    "spanning_tree": RegisteredStructure(
+        SpanningTree, tuple({"num_nodes": n} for n in (1, 2, 3, 4, 5))
+    ),
+    "projective_tree": RegisteredStructure(ProjectiveTree, ROOT_RULES),
+    "non_projective_tree": RegisteredStructure(NonProjectiveTree, ROOT_RULES),
+    "permutation": RegisteredStructure(Permutation, tuple({"size": n} for n in (1, 2, 4))),
 }

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from nestruct.checks import check_name
+from nestruct.checks import check_name, check_value
 from nestruct.data import make_minibatches, to_device
 from nestruct.data.hooks import HasStepsPerEpoch
 from nestruct.errors import InputError
@@ -22,7 +22,6 @@ from nestruct.estimators import Estimator
 from nestruct.models import StructuredModel
 from nestruct.noise import Purpose, derive_seed, forked_generators
 from nestruct.population.shard import my_rank, share_model
-from nestruct.training.checks import check_value
 from nestruct.training.drawings import Drawings
 from nestruct.training.evaluate import Metrics, evaluate, matmul_precision
 from nestruct.training.loop import Loop

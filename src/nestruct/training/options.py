@@ -6,9 +6,8 @@ import typing
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from nestruct.checks import check_choice, check_name
+from nestruct.checks import check_choice, check_name, check_value
 from nestruct.errors import InputError
-from nestruct.training.checks import check_value
 
 # What `fit` does not do by itself, and what a program does instead.
 RECIPE_ONLY = {

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import nestruct
+from nestruct.checks import check_value
 from nestruct.training import Recipe, build, read_recipe, recipe_names, recipe_text
-from nestruct.training.checks import check_value
 from nestruct.training.recipes.parts import OPTIMIZERS, SCHEDULERS
 from nestruct.training.recipes.recipe import parse_value
 

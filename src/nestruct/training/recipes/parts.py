@@ -15,16 +15,15 @@ from typing import Any
 from torch import optim
 from torch.optim import lr_scheduler
 
-from nestruct.checks import check_name
+from nestruct.checks import check_name, check_value
 from nestruct.data.registry import DATASETS
 from nestruct.errors import InputError
 from nestruct.estimators.registry import ESTIMATORS
 from nestruct.models.registry import MODELS
-from nestruct.training.checks import check_value
 
 
 @dataclass(frozen=True)
-class Part:
+class RecipePart:
     """Something a recipe can name.
 
     Args:
@@ -61,7 +60,7 @@ class Part:
 
 
 OPTIMIZERS = {
-    name: Part(value, given=("params",))
+    name: RecipePart(value, given=("params",))
     for name, value in vars(optim).items()
     if inspect.isclass(value)
     and issubclass(value, optim.Optimizer)
@@ -69,7 +68,7 @@ OPTIMIZERS = {
     and name not in ("Optimizer", "LBFGS", "SparseAdam", "Muon")
 }
 SCHEDULERS = {
-    name: Part(getattr(lr_scheduler, name), given=("optimizer",))
+    name: RecipePart(getattr(lr_scheduler, name), given=("optimizer",))
     for name in (
         "ConstantLR",
         "CosineAnnealingLR",
@@ -84,10 +83,10 @@ SCHEDULERS = {
         "StepLR",
     )
 }
-PARTS: dict[str, dict[str, Part]] = {
-    "data": {name: Part(make) for name, make in DATASETS.items()},
-    "model": {name: Part(model.make, model.given) for name, model in MODELS.items()},
-    "estimator": {name: Part(make) for name, make in ESTIMATORS.items()},
+PARTS: dict[str, dict[str, RecipePart]] = {
+    "data": {name: RecipePart(make) for name, make in DATASETS.items()},
+    "model": {name: RecipePart(model.make, model.given) for name, model in MODELS.items()},
+    "estimator": {name: RecipePart(make) for name, make in ESTIMATORS.items()},
     "optimizer": OPTIMIZERS,
     "scheduler": SCHEDULERS,
 }

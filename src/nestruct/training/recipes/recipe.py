@@ -17,9 +17,8 @@ from typing import Any
 
 import torch
 
-from nestruct.checks import check_name
+from nestruct.checks import check_name, check_value
 from nestruct.errors import InputError
-from nestruct.training.checks import check_value
 from nestruct.training.options import Training
 from nestruct.training.recipes.parts import PARTS
 

@@ -22,7 +22,7 @@ from nestruct.files import sync_folder, write_synced
 from nestruct.training.run.packing import pack, unpack
 
 FORMAT = 1
-PARTS = ("model", "optimizer", "estimator")
+STATES = ("model", "optimizer", "estimator")
 
 
 class CheckpointError(NestructError):
@@ -59,7 +59,7 @@ def write_checkpoint(folder: Path, name: str, checkpoint: Checkpoint) -> None:
     try:
         temporary.mkdir()
         trees, checksums = {}, {}
-        for part in PARTS:
+        for part in STATES:
             trees[part], tensors = pack(getattr(checkpoint, part), f"the {part}")
             content = safetensors.torch.save(tensors)
             checksums[part] = hashlib.sha256(content).hexdigest()
@@ -91,7 +91,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
     """
     state = _read_state(path)
     parts = {}
-    for part in PARTS:
+    for part in STATES:
         file = path / f"{part}.safetensors"
         try:
             content = file.read_bytes()
@@ -160,7 +160,7 @@ def _read_state(path: Path) -> dict[str, Any]:
         raise CheckpointError(f"{file} was truncated or edited (its checksum is wrong)")
     try:
         state["loop"] = unpack(state["loop"], {})
-        complete = state["loop"]["step"] >= 0 and set(state["checksums"]) == set(PARTS)
+        complete = state["loop"]["step"] >= 0 and set(state["checksums"]) == set(STATES)
     except (KeyError, TypeError, ValueError, AttributeError):
         complete = False
     if not complete:

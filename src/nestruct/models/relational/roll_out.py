@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from nestruct.models.compiled import compiled, members_first
+from nestruct.models.relational.compiled import compiled, members_first
 from nestruct.structures.solvers.prim import edge_index
 
 Parameters = Sequence[Tensor]  # weight and bias of: message_in, message_out, move_in, _hidden, _out

@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from nestruct.checks import check_choice, check_count
 from nestruct.data import Sentences, Vocabulary
 from nestruct.errors import InputError
-from nestruct.models.dependency import ArcParser, TreeLanguageModel
-from nestruct.models.parser_details import count_attached
-from nestruct.models.parser_files import read_sentences
-from nestruct.models.parser_population import case_log_likelihood, heads_of, population_losses
+from nestruct.models.parser.details import count_attached
+from nestruct.models.parser.files import read_sentences
+from nestruct.models.parser.networks import ArcParser, TreeLanguageModel
+from nestruct.models.parser.population import case_log_likelihood, heads_of, population_losses
 from nestruct.models.structured import StructuredModel, are_hard, overrides_nothing
 from nestruct.noise import Noise
 from nestruct.objective import DIVERGENCES

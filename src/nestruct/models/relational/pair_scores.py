@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from nestruct.models.compiled import compiled, members_first
+from nestruct.models.relational.compiled import compiled, members_first
 
 _PER_BLOCK = 6  # weight and bias of: first, second, norm
 _EPSILON = 1e-5

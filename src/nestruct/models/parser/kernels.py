@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from nestruct.kernels import jit, thread_pool
-from nestruct.models.lstm import cell
+from nestruct.models.parser.lstm import cell
 
 MAX_GRID = 1 << 28  # numbers of the grid of pairs that are computed at once
 
@@ -44,7 +44,7 @@ def lstm_step(
         arrays = [tensor.numpy() for tensor in tensors]
         _spread(_lstm_kernel, state.shape[0] * state.shape[1], *arrays)
     elif has_triton(gates):
-        from nestruct.models.parser_cuda import lstm_step_cuda
+        from nestruct.models.parser.kernels_cuda import lstm_step_cuda
 
         lstm_step_cuda(*tensors)
     else:
@@ -84,7 +84,7 @@ def score_arcs(
         lengths: Words of each sentence.
     """
     if has_triton(head):
-        from nestruct.models.parser_cuda import score_arcs_cuda
+        from nestruct.models.parser.kernels_cuda import score_arcs_cuda
 
         return score_arcs_cuda(head, dependent, weight, lengths)
     if not _is_plain(head):
@@ -115,7 +115,7 @@ def _is_plain(tensor: Tensor) -> bool:
 
 
 def has_triton(tensor: Tensor) -> bool:
-    """Whether the kernels are those of `nestruct.models.parser_cuda`."""
+    """Whether the kernels are those of `nestruct.models.parser.kernels_cuda`."""
     return tensor.is_cuda and tensor.dtype == torch.float32
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from nestruct.checks import check_choice, check_count, check_positive
 from nestruct.errors import InputError
-from nestruct.models.nri import DIMENSIONS, RelationalDecoder, RelationalEncoder
+from nestruct.models.relational.nri import DIMENSIONS, RelationalDecoder, RelationalEncoder
 from nestruct.models.structured import StructuredModel, are_hard, hard_structures, observed
 from nestruct.noise import Noise
 from nestruct.objective import DIVERGENCES

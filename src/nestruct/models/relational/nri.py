@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from nestruct.models.compiled import compiled
-from nestruct.models.pair_scores import off_diagonal, pair_scores, pair_scores_op
-from nestruct.models.roll_out import roll_out, roll_out_op
+from nestruct.models.relational.compiled import compiled
+from nestruct.models.relational.pair_scores import off_diagonal, pair_scores, pair_scores_op
+from nestruct.models.relational.roll_out import roll_out, roll_out_op
 
 DIMENSIONS = 2  # coordinates of a position
 

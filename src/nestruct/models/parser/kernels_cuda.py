@@ -1,4 +1,4 @@
-"""The kernels of `nestruct.models.parser_kernels` on CUDA: one pass over what they read and write.
+"""The kernels of `nestruct.models.parser.kernels` on CUDA: one pass over what they read and write.
 
 In plain torch a step of the LSTM is a dozen launches and twice the traffic, and the grid of pairs
 is written and read again.
@@ -104,7 +104,7 @@ def lstm_step_cuda(
     places: Tensor,
     features: Tensor,
 ) -> None:
-    """See `nestruct.models.parser_kernels.lstm_step`."""
+    """See `nestruct.models.parser.kernels.lstm_step`."""
     members, _, examples, size = state.shape
     grid = (2 * members, triton.cdiv(examples, _ROWS))
     with torch.cuda.device_of(state):
@@ -129,7 +129,7 @@ def lstm_step_cuda(
 
 
 def score_arcs_cuda(head: Tensor, dependent: Tensor, weight: Tensor, lengths: Tensor) -> Tensor:
-    """See `nestruct.models.parser_kernels.score_arcs`."""
+    """See `nestruct.models.parser.kernels.score_arcs`."""
     members, tokens, examples, size = head.shape
     head, dependent, weight = head.contiguous(), dependent.contiguous(), weight.contiguous()
     scores = head.new_empty(members, examples, tokens, tokens)

@@ -1,0 +1,9 @@
+"""The paper's graph-layout model: which tree explains how nodes move.
+
+``model.py`` is the VAE, ``nri.py`` its encoder and decoder; ``pair_scores.py`` and ``roll_out.py``
+are their arithmetic, ``compiled.py`` what lets a GPU run it in few passes.
+"""
+
+from nestruct.models.relational.model import RelationalVAE
+
+__all__ = ["RelationalVAE"]
