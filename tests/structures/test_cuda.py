@@ -32,10 +32,10 @@ def test_argmax_equals_the_cpu(case, dtype):
     scores = gaussian((5, 7, *case.shape), dtype)
     lengths = torch.arange(35).view(5, 7) % (case.size + 1) if case.is_tree else None
     on_gpu = None if lengths is None else lengths.cuda()
-    z = case.structure.argmax(scores.cuda(), on_gpu)
+    z = case.structure.argmax(scores.cuda(), lengths=on_gpu)
     assert z.is_cuda
     assert torch.equal(z.cpu(), case.structure.argmax(scores, lengths=lengths))
-    assert case.structure.contains(z, on_gpu).all()
+    assert case.structure.contains(z, lengths=on_gpu).all()
     assert torch.equal(
         case.structure.argmax(scores[0, 0].cuda()).cpu(), case.structure.argmax(scores[0, 0])
     )

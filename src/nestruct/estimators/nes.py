@@ -175,7 +175,7 @@ class NES(Estimator):
                 log.info("NES: out of memory; chunks of %d pairs from now on.", plan.chunk)
                 continue
             start = stop
-        losses[-1] = num_solved() - before
+        losses[-1].fill_(num_solved() - before)
         add_over_ranks(losses)
         weights, stats = self._weigh(losses[:-1], layout.dtype)
         if plan.keep:
