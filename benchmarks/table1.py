@@ -34,6 +34,9 @@ ROWS: dict[str, tuple[str, str, str]] = {
     "StructureNES without the pull, four starts": (
         *("", "structure-nes-4-starts", "k-structure-nes-4-starts"),
     ),
+    "SST with one step, without the pull, four starts": (
+        *("", "sst-1-step-4-starts", "k-sst-1-step-4-starts"),
+    ),
 }
 LONG = {
     "REINFORCE, multi-sample": "REINFORCE, multi-sample (ours: 8; 4 for n-1 edges)",
