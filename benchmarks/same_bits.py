@@ -124,6 +124,8 @@ CUDA = {
     "parser-structure-nes": CPU["parser-structure-nes"],
 }
 
+COSTS = ("timing", "decoded", "solved")  # of the test record: not what is computed
+
 
 def run_case(name: str, folder: Path, cases: dict, steps: int, device: str) -> dict:
     recipe, overrides, start = cases[name]
@@ -147,7 +149,11 @@ def run_case(name: str, folder: Path, cases: dict, steps: int, device: str) -> d
         "norms": [r["grad_norm"] for r in train],
         "evaluations": [r["evaluations"] for r in train][-1:],
         "test": {
-            k: v for r in records if r["split"] == "test" for k, v in r.items() if k != "timing"
+            name: value
+            for record in records
+            if record["split"] == "test"
+            for name, value in record.items()
+            if name not in COSTS
         },
         "parameters": hashed.hexdigest(),
     }

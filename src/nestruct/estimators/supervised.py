@@ -1,6 +1,6 @@
 """Plain backpropagation, for a loss that has no structure inside to estimate a gradient through.
 
-The supervised phases of a model: a parser on trees, a decoder on given structures.
+The supervised phases of a model: its encoder taught by true structures, its decoder given them.
 """
 
 from dataclasses import dataclass
