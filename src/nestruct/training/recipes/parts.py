@@ -94,7 +94,7 @@ PARTS: dict[str, dict[str, Part]] = {
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether TOML can say it."""
+    """True if TOML can write the value."""
     if isinstance(value, tuple | list):
         return all(map(_is_plain, value))
     return isinstance(value, bool | int | float | str)
