@@ -85,7 +85,7 @@ def test_the_version_is_the_same_everywhere(wheel):
     assert wheel.name == f"nestruct-{version}-py3-none-any.whl"
     assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text()
     headings = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
-    assert headings[0] == version
+    assert headings[:2] == ["Unreleased", version]
     assert "version" not in re.findall(r"^(\w+) = ", _project_table(), re.MULTILINE)
 
 

@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _run(words: list[str]) -> int:
-    """What the words ask for, and how it went."""
+    """Runs the verb that the words name; its exit status."""
     verb, *rest = words or [""]
     if verb in ("", "-h", "--help"):
         print(_help(), file=sys.stdout if verb else sys.stderr)
@@ -98,7 +98,7 @@ def _help() -> str:
         [
             "usage: nestruct VERB ...",
             "",
-            "Train models with a discrete structure inside, from forward passes alone.",
+            "Train networks around a combinatorial solver that stays a black box.",
             "",
             *verbs,
             "",

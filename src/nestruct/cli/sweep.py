@@ -94,6 +94,6 @@ def _grid(settings: tuple[str, ...]) -> tuple[list[list[str]], list[str]]:
 
 
 def _name(overrides: list[str], varied: list[str]) -> str:
-    """A folder name that says what the run has of its own."""
+    """A folder name made of the options in which the run differs from the others."""
     own = [override for override in overrides if override.partition("=")[0] in varied]
     return "_".join(own or overrides).replace("/", "-")

@@ -103,7 +103,7 @@ class Estimator(ABC):
         """
 
     def parameters(self) -> list[nn.Parameter]:
-        """What joins the optimizer: parameters of the estimator's own."""
+        """The estimator's own parameters, which join the optimizer."""
         return []
 
     def state_dict(self) -> dict[str, Any]:
@@ -168,11 +168,11 @@ class Estimator(ABC):
 
     @property
     def smoothing(self) -> float | None:
-        """The sigma by which it smooths the loss in the parameters; None where it does not."""
+        """The sigma by which it smooths the loss in the parameters; None if it does not smooth."""
         return None
 
     def other_laws(self) -> dict[str, "Estimator"]:
-        """The same with other ways to draw the structure's noise, by name, to be compared."""
+        """This estimator with each way to draw the structure's noise, by name, for comparisons."""
         return {}
 
     # What a subclass may do otherwise.
@@ -184,7 +184,7 @@ class Estimator(ABC):
         return self._num_members * self.num_samples * examples
 
     def _plan_step(self, model: Any, layout: Layout, batch: Any, seed: int) -> None:
-        """Decides, once for a model, what a step is to know before it runs."""
+        """Makes the plan of a model's steps before the first one; nothing by default."""
 
     def _adapt(self, stats: Stats) -> None:
         """Changes the estimator's state after a step: in place, where a captured step reads it."""
@@ -193,11 +193,11 @@ class Estimator(ABC):
         """Does what is left to do outside of a captured step."""
 
     def _may_capture(self, model: Any) -> bool:
-        """Whether a captured step can stand for all."""
+        """True if one captured step may be replayed for all."""
         return may_capture(model, self.graph)
 
     def _captured(self) -> list[Any]:
-        """What a captured step takes for granted: another list, another capture."""
+        """The values that a captured step has built in; if they change, it is captured again."""
         return [getattr(self, option.name) for option in options_of(self)]
 
     def _kept(self) -> Any:
@@ -238,7 +238,7 @@ class Estimator(ABC):
 
 
 def summarise(losses: Tensor, gradients: Sequence[Tensor]) -> Stats:
-    """The statistics of a step: of losses, of which those that are not finite failed."""
+    """The statistics of a step. A loss that is not finite counts as failed."""
     losses, good = losses.detach(), losses.isfinite()
     norm = torch.linalg.vector_norm(torch.stack([gradient.norm() for gradient in gradients]))
     mean = masked_mean(losses, good)
@@ -252,13 +252,13 @@ def summarise(losses: Tensor, gradients: Sequence[Tensor]) -> Stats:
 
 
 def masked_mean(values: Tensor, counts: Tensor) -> Float[Tensor, ""]:
-    """The mean of those values that count; ``counts`` broadcasts. NaN where none does."""
+    """The mean of the values that count, NaN if none does. ``counts`` broadcasts."""
     counts = counts.expand_as(values)
     return torch.where(counts, values, 0.0).sum() / counts.sum()
 
 
 def options_of(estimator: Any) -> list[dataclasses.Field]:
-    """The options of an estimator that is a dataclass; none of another."""
+    """The options of an estimator: its fields if it is a dataclass, else none."""
     if not dataclasses.is_dataclass(estimator):
         return []
     return [option for option in dataclasses.fields(estimator) if option.init]

@@ -70,7 +70,7 @@ def exact_loss(
 
 
 def list_members(structure: Any, scores: Tensor) -> Tensor:
-    """All members that scores are about, as the scores are."""
+    """All members of the space of these scores, in their dtype and on their device."""
     return structure.enumerate(structure.size_of(scores)).to(scores)
 
 

@@ -117,7 +117,7 @@ class NES(Estimator):
 
     @property
     def is_scaled(self) -> bool:  # type: ignore[override]
-        """Only with raw losses."""
+        """True if losses are raw (``shaping="none"``)."""
         return self.shaping == "none"
 
     @property
@@ -131,7 +131,7 @@ class NES(Estimator):
         return {law: dataclasses.replace(self, gumbel=law) for law in laws}
 
     def prepare(self, model: nn.Module, batch: Any, *, seed: int = 0) -> None:
-        """Refuses a model without a loss: all that is needed of one."""
+        """Refuses a model without ``loss``, the only method that NES needs."""
         if not isinstance(model, HasLoss):
             raise InputError(
                 f"{type(self).__name__} needs a model with loss(batch, noise) -> [batch]; "
@@ -210,7 +210,7 @@ class NES(Estimator):
         )
 
     def _sums(self, weights: Tensor, flat: Float[Tensor, "pairs size"]) -> Tensor:
-        """Weighted sum of some directions, which are not needed any more."""
+        """The weighted sum of some directions; it may overwrite them."""
         return weights @ flat
 
     def _gradient(self, sums: Tensor, weights: Tensor, stats: Stats) -> Tensor:
@@ -329,7 +329,7 @@ class NES(Estimator):
         return values.double().mean(1).view(halves, count)
 
     def _num_rows(self, examples: int) -> int:
-        """Examples of a pair's own."""
+        """How many examples a pair has of its own."""
         return self.pair_batch_size or max(1, examples // self.num_pairs)
 
     def _pair_rows(
@@ -351,7 +351,7 @@ class NES(Estimator):
 
 
 def _changes_buffers_in_place(model: nn.Module) -> bool:
-    """Whether a captured step can do it: torch's own layers change their statistics in place."""
+    """True if only torch's normalisation layers hold buffers: they change them in place."""
     return all(isinstance(module, _NormBase) for module in model.modules() if module._buffers)
 
 

@@ -117,7 +117,7 @@ class Reinforce(Backpropagation):
     def _draw(
         self, model: StructuredModel, batch: Any, scores: Tensor, noise: Noise
     ) -> tuple[Tensor, Tensor]:
-        """Samples ``[samples, batch, *parts]``, and what has their log-probability's derivative."""
+        """Samples ``[samples, batch, *parts]``, and terms with the derivative of their log-law."""
         structure: Any = model.structure
         context = model.context(batch)
         streams = torch.arange(self.num_samples, device=scores.device)[:, None]

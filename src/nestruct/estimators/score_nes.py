@@ -23,7 +23,7 @@ from nestruct.noise import Noise
 
 @dataclass(kw_only=True, eq=False)
 class ScoreNES(Backpropagation):
-    """Gradient of the loss, smoothed in the scores, at hard structures: a black-box solver's.
+    """The gradient of the loss smoothed in the scores; the solver is a black box.
 
     The decoder's gradient, and that of the divergence, are those of the mean loss over all
     structures that were drawn; `StepReport.loss` is that mean, so it is the smoothed loss.

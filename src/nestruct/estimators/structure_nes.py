@@ -26,7 +26,7 @@ from nestruct.structures import Gibbs
 
 @dataclass(kw_only=True, eq=False)
 class StructureNES(Backpropagation):
-    """Gradient by regression of the losses of sampled structures: a black-box solver's.
+    """The gradient by regression of sampled structures' losses; the solver is a black box.
 
     Samples are perturb-and-MAP; treating their law as a Gibbs law is exact for Categorical and an
     approximation elsewhere: with many samples and no ridge the estimate tends to the covariance of
@@ -37,8 +37,9 @@ class StructureNES(Backpropagation):
         num_samples: Structures per example that are decoded, at least two, in one call.
         ridge: What the regression adds to the variance of each part. A part that half of all
             structures have has a variance of 1/4, so much less than that leaves losses that are
-            nearly linear in the parts as they are; losses with little rhyme want 0.1.
-        num_covariance: Further structures per example that are drawn for Cov(z) only.
+            nearly linear in the parts as they are. Use 0.1 for losses that parts hardly explain.
+        num_covariance: Further structures per example that are drawn for Cov(z) only. Each is one
+            more call of the solver per example and step: say 0 for a slow solver.
         covariance: ``sampled``: Cov(z) from all structures that were drawn, for any structure;
             ``gibbs``: that of the Gibbs law with the same scores, exact and slower, for a
             structure whose log-partition is known.
@@ -78,7 +79,7 @@ class StructureNES(Backpropagation):
             )
 
     def terms(self, model: StructuredModel, batch: Any, noise: Noise) -> Terms:
-        """The losses of the samples; and the scores times the estimate of their derivative."""
+        """The losses of the samples, and the scores times the estimate of their derivative."""
         structure: Any = model.structure
         context = model.context(batch)
         scores = model.encode(batch)

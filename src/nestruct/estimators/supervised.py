@@ -14,7 +14,7 @@ from nestruct.noise import Noise
 
 @dataclass(kw_only=True, eq=False)
 class Supervised(Backpropagation):
-    """The gradient of ``model.loss``, which must be differentiable as it is.
+    """The gradient of ``model.loss`` by plain backpropagation; it must be differentiable.
 
     Args:
         graph: Whether a step on CUDA is captured in a graph: ``auto``, ``on``, ``off``.
@@ -37,7 +37,7 @@ class Supervised(Backpropagation):
     graph: Literal["auto", "on", "off"] = "auto"
 
     def terms(self, model: StructuredModel, batch: Any, noise: Noise) -> Terms:
-        """The losses as they are."""
+        """The losses of ``model.loss``."""
         losses = model.loss(batch, noise)
         if not losses.requires_grad:
             raise InputError(

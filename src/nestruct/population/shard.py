@@ -44,7 +44,7 @@ def wait_for_all() -> None:
 
 
 def any_rank(value: bool, device: torch.device) -> bool:
-    """Whether it holds on any rank."""
+    """True if the flag is set on at least one rank."""
     if world_size() == 1:
         return value
     return bool(add_over_ranks(torch.tensor(float(value), device=device)))

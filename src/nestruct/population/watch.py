@@ -7,7 +7,7 @@ from nestruct.errors import NestructError
 
 
 class Watch:
-    """Raises when nothing was usable: at once on the CPU, a call later (no waiting) on CUDA.
+    """Raises if no member of a step was usable: at once on a CPU, later on CUDA.
 
     Args:
         message: What to raise.

@@ -63,7 +63,7 @@ class Structure(ABC):
         return None
 
     def centred(self, scores: Tensor, **context: Tensor) -> Tensor:
-        """The scores less what all members have in common, where that is known: the same law."""
+        """The scores without what all members have in common, if that is known: the same law."""
         return scores
 
     def size_of(self, scores: Tensor, **context: Tensor) -> Any:
@@ -144,7 +144,7 @@ class Relaxable(Protocol):
     def relax(
         self, perturbed_scores: Tensor, temperature: float | Tensor, **context: Tensor
     ) -> Tensor:
-        """What is decoded instead of ``argmax(perturbed_scores)``, shaped as they are."""
+        """A differentiable stand-in for ``argmax(perturbed_scores)``, of the same shape."""
         ...
 
 
@@ -294,7 +294,7 @@ def check_enumerable(owner: str, log_count: float) -> None:
 
 
 def members_as_floats(owner: str, z: Tensor) -> Tensor:
-    """What `contains` was asked about, in a dtype that scores can have."""
+    """The candidates given to `contains`, in a dtype that scores can have."""
     if not isinstance(z, Tensor):
         raise InputError(f"{owner}: z must be a torch tensor, got {type(z).__name__}.")
     return z if z.dtype in (torch.float32, torch.float64) else z.float()

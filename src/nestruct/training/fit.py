@@ -35,7 +35,7 @@ from nestruct.training.settings import describe_call, in_steps, keep_intervals
 
 @dataclass(frozen=True)
 class Spent:
-    """What was spent on a model before its training, and counts.
+    """The cost of what happened before the first step; it is part of the run's cost.
 
     Args:
         evaluations: Losses evaluated: members x samples x steps.
@@ -50,7 +50,7 @@ class Spent:
     seconds: float = 0.0
 
     def plus(self, result: "FitResult") -> "Spent":
-        """With what a training took besides."""
+        """This cost plus that of a training."""
         sums: dict[str, Any] = {}
         for name, total in vars(self).items():
             more = getattr(result, name)
@@ -141,9 +141,9 @@ def fit(
         callbacks: Called with every record of ``metrics.jsonl``, in rank 0.
         config: What ``config.toml`` says; put together from the arguments when None.
         progress: Whether to show progress.
-        first: Called before the first step of a run, but not where one is continued: may set the
-            model's parameters, and gives what that cost, which is counted. It is given a function
-            that shows a sentence.
+        first: Called before the first step of a new run, not of a continued one. It may set the
+            model's parameters, and returns what that cost, which is added to the run's cost. Its
+            argument is a function that shows a sentence.
         **options: Steps, intervals, early stopping: the fields of `nestruct.training.Training`.
 
     Example:

@@ -214,5 +214,5 @@ class Loop:
 
 
 def _plus(total: Any, more: Any) -> Any:
-    """A sum that is unknown where a part of it is."""
+    """The sum of two costs; None if one of them is not known."""
     return None if total is None or more is None else total + more

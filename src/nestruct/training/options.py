@@ -108,7 +108,7 @@ class Training:
         return self.max_epochs is not None and self.max_steps == 0
 
     def with_intervals(self) -> "Training":
-        """With intervals resolved, so that a run continued for longer keeps them."""
+        """A copy with its intervals in steps, so that a run continued for longer keeps them."""
         return dataclasses.replace(
             self,
             log_interval=self.log_interval or max(1, self.max_steps // 100),
@@ -116,7 +116,7 @@ class Training:
         )
 
     def in_steps(self, steps_per_epoch: int | None) -> "Training":
-        """With epochs turned into steps, where they say how long to train."""
+        """A copy with ``max_epochs``, if it is set, turned into steps."""
         if not self.needs_epochs:
             return self
         if steps_per_epoch is None:

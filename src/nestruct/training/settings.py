@@ -65,14 +65,14 @@ def _optimizer(optimizer: torch.optim.Optimizer, scheduler: Any) -> dict[str, An
 
 
 def _scheduler(scheduler: Any) -> dict[str, Any]:
-    """The options that it keeps under their own names."""
+    """The options that a scheduler keeps as attributes of the same names."""
     names = inspect.signature(type(scheduler)).parameters.keys() - {"last_epoch"}
     values = vars(scheduler) if hasattr(scheduler, "__dict__") else {}
     return _plain({name: values[name] for name in sorted(names & values.keys())})
 
 
 def _plain(options: dict[str, Any]) -> dict[str, Any]:
-    """Those that TOML has words for."""
+    """The options whose values TOML can write."""
     words = {name: _word(value) for name, value in options.items()}
     return {name: value for name, value in words.items() if value is not None}
 

@@ -93,7 +93,7 @@ PARTS: dict[str, dict[str, RecipePart]] = {
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether TOML can say it."""
+    """True if TOML can write the value."""
     if isinstance(value, tuple | list):
         return all(map(_is_plain, value))
     return isinstance(value, bool | int | float | str)

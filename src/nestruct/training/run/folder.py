@@ -94,7 +94,7 @@ class RunFolder:
         self._step = checkpoint.step
 
     def undo(self) -> None:
-        """Takes away what was written of a run that came to nothing; the folder too, if empty."""
+        """Removes the files of a run that failed before it began, and the folder if it is empty."""
         with contextlib.suppress(OSError):
             (self.path / "config.toml").unlink()  # first: without it the folder is no run
             shutil.rmtree(self.path / "checkpoints", ignore_errors=True)
@@ -111,7 +111,7 @@ class RunFolder:
 
     @contextlib.contextmanager
     def one_sentence(self) -> Iterator[None]:
-        """Within this context an OSError becomes one readable sentence."""
+        """Turns an OSError of the block into one readable line."""
         try:
             yield
         except OSError as error:
@@ -164,7 +164,7 @@ def _open_log(path: Path) -> BinaryIO:
 
 
 def finite(value: Any) -> Any:
-    """The same with None for what JSON has no number for."""
+    """A copy with None in place of NaN and infinity, which JSON does not have."""
     if isinstance(value, dict):
         return {key: finite(item) for key, item in value.items()}
     return None if isinstance(value, float) and not math.isfinite(value) else value
