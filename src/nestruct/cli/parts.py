@@ -220,7 +220,7 @@ def _missing_data(jobs: Iterable[Job]) -> dict[str, str]:
     """The data sets that are needed and not here, each with what to do."""
     tables = [read_recipe(job.words[0], job.words[1:]) for job in jobs if not job.is_done]
     names = dict.fromkeys(name for table in tables for name in needed(table["data"]))
-    remedies = {name: CATALOGUE[name].missing() for name in names}
+    remedies = {name: CATALOGUE[name].missing() for name in names if name in CATALOGUE}
     return {name: remedy for name, remedy in remedies.items() if remedy is not None}
 
 

@@ -23,7 +23,7 @@ from nestruct.noise import Noise
 from nestruct.population import Layout
 from nestruct.population.evaluate import may_capture
 from nestruct.population.graph import GraphedStep
-from nestruct.population.population import Filter, like
+from nestruct.population.layout import Filter, like
 from nestruct.population.watch import Watch
 from nestruct.structures.solvers import num_solved, solver_seconds
 

@@ -26,8 +26,8 @@ from nestruct.noise import Noise
 from nestruct.population import Layout, Population, evaluate_members
 from nestruct.population.directions import fill_directions
 from nestruct.population.evaluate import fixed_dropout, is_training
+from nestruct.population.layout import Filter
 from nestruct.population.plan import EvaluationPlan, choose_mode, fit_memory
-from nestruct.population.population import Filter
 from nestruct.population.shard import add_over_ranks, my_pairs
 from nestruct.structures import nan_rows
 from nestruct.structures.solvers import num_solved

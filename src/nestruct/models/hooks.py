@@ -8,15 +8,13 @@ gives is kept in checkpoints, as numbers, strings, lists, dictionaries and tenso
 
 from collections.abc import Hashable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
+from nestruct.members import Population
 from nestruct.noise import Noise
-
-if TYPE_CHECKING:
-    from nestruct.population import Population
 
 
 @runtime_checkable
@@ -36,7 +34,7 @@ class HasPopulationLosses(Protocol):
     the mode ``vmap``. Without it, members are evaluated by a vmap, or a loop, over ``loss``.
     """
 
-    def population_losses(self, population: "Population", batch: Any, noise: Noise) -> Any:
+    def population_losses(self, population: Population, batch: Any, noise: Noise) -> Any:
         """Losses ``[members, batch]``; NotImplemented where the savings do not apply."""
         ...
 

@@ -3,7 +3,8 @@
 Members come in mirrored pairs: all ``centre + sigma direction`` first, then all ``centre - ...``.
 """
 
+from nestruct.members import Population
 from nestruct.population.evaluate import evaluate_members, needs_loop
-from nestruct.population.population import Layout, Population
+from nestruct.population.layout import Layout
 
 __all__ = ["Layout", "Population", "evaluate_members", "needs_loop"]

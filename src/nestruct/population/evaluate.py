@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from nestruct.data import batch_size, select_rows
 from nestruct.errors import InputError
+from nestruct.members import Population
 from nestruct.models.hooks import HasCapturable, HasPopulationLosses
 from nestruct.noise import Noise, derive_seed, forked_generators
-from nestruct.population.population import Population
 from nestruct.population.savings import categorical_losses
 from nestruct.structures import nan_rows
 

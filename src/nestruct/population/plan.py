@@ -13,7 +13,7 @@ from nestruct.models.hooks import HasMemberBytes
 from nestruct.noise import Noise
 from nestruct.population import budget
 from nestruct.population.evaluate import CannotVmapError, needs_loop
-from nestruct.population.population import Layout
+from nestruct.population.layout import Layout
 
 _CLEARLY_FASTER = 0.6  # of the other's time
 

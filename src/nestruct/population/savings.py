@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from nestruct.members import Population
 from nestruct.models import StructuredVAE
 from nestruct.models.structured import overrides_nothing
 from nestruct.noise import Noise
-from nestruct.population.population import Population
 from nestruct.structures import Categorical
 from nestruct.structures.solvers import count_solved
 

@@ -7,7 +7,7 @@ on sentences without trees.
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from nestruct.checks import check_choice, check_count
 from nestruct.data import Sentences, Vocabulary
 from nestruct.errors import InputError
+from nestruct.members import Population
 from nestruct.models.parser.details import count_attached
 from nestruct.models.parser.files import read_sentences
 from nestruct.models.parser.networks import ArcParser, TreeLanguageModel
@@ -26,9 +27,6 @@ from nestruct.objective import DIVERGENCES
 from nestruct.structures import NonProjectiveTree, ProjectiveTree
 from nestruct.structures.dependency_tree import DependencyTree
 from nestruct.structures.rows import is_capturing
-
-if TYPE_CHECKING:
-    from nestruct.population import Population
 
 _STRUCTURES: dict[str, type[DependencyTree]] = {
     "projective": ProjectiveTree,
@@ -178,7 +176,7 @@ class ParserVAE(StructuredModel):
             return -self.decode(batch, batch.z.to(self.vectors_dtype)) / batch.lengths
         return self._supervised(batch, noise)
 
-    def population_losses(self, population: "Population", batch: Any, noise: Noise) -> Any:
+    def population_losses(self, population: Population, batch: Any, noise: Noise) -> Any:
         """``[members, batch]`` with exact savings, where the decoder is no member's own."""
         if not self._has_savings():
             return NotImplemented

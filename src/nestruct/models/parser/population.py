@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn.functional import embedding, embedding_bag, pad
 
 from nestruct.data import Sentences
+from nestruct.members import Population
 from nestruct.models.parser.kernels import MAX_GRID, has_triton, lstm_step, score_arcs
 from nestruct.models.parser.lstm import flip_index, lstm_names
 from nestruct.models.parser.networks import ArcParser, TreeLanguageModel
@@ -25,7 +26,6 @@ from nestruct.structures.rows import is_capturing
 
 if TYPE_CHECKING:
     from nestruct.models.parser import ParserVAE
-    from nestruct.population import Population
 
 _CPU_PAIRS = 2  # at a time: their states stay in the cache
 _GPU_FLOATS = 1 << 32  # what a block of members may take, about; and a small GPU's share:
@@ -34,7 +34,7 @@ _ALIGNED = 4  # numbers of 16 bytes: rows that start there are faster to multipl
 
 
 def population_losses(
-    model: "ParserVAE", population: "Population", batch: Sentences, noise: Noise
+    model: "ParserVAE", population: Population, batch: Sentences, noise: Noise
 ) -> Float[Tensor, "members batch"]:
     """``[members, batch]``: the losses of members that share the model's decoder."""
     lengths = batch.lengths
@@ -136,7 +136,7 @@ def case_log_likelihood(
 class _Members:
     """Arc scores of all members, a block of pairs at a time."""
 
-    def __init__(self, model: "ParserVAE", population: "Population", batch: Sentences) -> None:
+    def __init__(self, model: "ParserVAE", population: Population, batch: Sentences) -> None:
         self.parser: ArcParser = model.parser
         self.has_kl = model.kl != "none"
         self.population, self.batch = population, batch

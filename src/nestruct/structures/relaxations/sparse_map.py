@@ -16,7 +16,7 @@ as the same members stay in the mixture, the derivative is ``A^T S A``, with ``S
 . y)``.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from jaxtyping import Float, Int
@@ -27,16 +27,27 @@ from torch.nn.functional import pad
 from nestruct.errors import InputError
 from nestruct.structures.context import Context
 
-if TYPE_CHECKING:
-    from nestruct.structures.base import Structure
-
 # A gain of no more than this, beside the scores it is the difference of, is rounding.
 _TOLERANCE = 1e-12
 _ROUNDING = 1e-6  # of weights, whose sum is 1
 
 
+class Solvable(Protocol):
+    """What is needed of a structure: its argmax, and how its scores are laid out."""
+
+    part_axes: int
+
+    def argmax(self, scores: Tensor, **context: Tensor) -> Tensor:
+        """The best member."""
+        ...
+
+    def centred(self, scores: Tensor, **context: Tensor) -> Tensor:
+        """Scores without what all members have in common."""
+        ...
+
+
 def sparse_map(
-    structure: "Structure",
+    structure: Solvable,
     scores: Tensor,
     *,
     max_iterations: int = 10,
@@ -63,7 +74,7 @@ def sparse_map(
     return _SparseMAP.apply(scores, structure, given, max_iterations)
 
 
-def _check(structure: "Structure", scores: Tensor, max_iterations: int) -> None:
+def _check(structure: Solvable, scores: Tensor, max_iterations: int) -> None:
     found = scores.dtype if isinstance(scores, Tensor) else type(scores).__name__
     if found not in (torch.float32, torch.float64):
         raise InputError(f"sparse_map: scores must be a float32 or float64 tensor, got {found}.")
@@ -106,7 +117,7 @@ class _Mixture:
     up with its number. A slot without a member is not ``active`` and has weight 0.
     """
 
-    def __init__(self, structure: "Structure", scores: Tensor, context: Context) -> None:
+    def __init__(self, structure: Solvable, scores: Tensor, context: Context) -> None:
         self.structure, self.shape = structure, scores.shape[1:]
         self.context = {k: v if v.dim() else v.expand(len(scores)) for k, v in context.items()}
         every = torch.arange(len(scores), device=scores.device)
