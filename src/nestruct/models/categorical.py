@@ -12,7 +12,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from nestruct.checks import check_count
+from nestruct.errors import InputError
 from nestruct.models.mlp import mlp
+from nestruct.models.revival import preferences, revive
+from nestruct.models.structured import observed
 from nestruct.models.vae import StructuredVAE
 from nestruct.noise import Noise
 from nestruct.structures import Categorical
@@ -28,6 +31,9 @@ class CategoricalVAE(StructuredVAE):
         hidden_size: alpha of the paper: the width of both hidden layers.
         num_classes: K.
         loss_bound: M of the paper's appendix; see `StructuredVAE`.
+        revival: Steps between revivals of dead categories, see `nestruct.models.revival`; 0 for
+            none, which is the paper's training.
+        revival_until: The last step at which one may happen; any when None.
 
     Example:
         >>> import torch, nestruct
@@ -44,7 +50,12 @@ class CategoricalVAE(StructuredVAE):
         hidden_size: int = 300,
         num_classes: int = 10,
         loss_bound: float | None = None,
+        revival: int = 0,
+        revival_until: int | None = None,
     ) -> None:
+        check_count("CategoricalVAE", "revival", revival, 0)
+        if revival_until is not None:
+            check_count("CategoricalVAE", "revival_until", revival_until, 1)
         for name, value in (("num_inputs", num_inputs), ("hidden_size", hidden_size)):
             check_count("CategoricalVAE", name, value, 1)
         super().__init__(
@@ -55,6 +66,26 @@ class CategoricalVAE(StructuredVAE):
             loss_bound=loss_bound,
         )
         self.num_classes = num_classes
+        self.revival, self.revival_until = revival, revival_until
+        self._images: Tensor | None = None  # to see which categories are preferred
+
+    def begin(self, data: Any) -> None:
+        """Keeps the training images at hand, where categories are to be revived."""
+        self._images = observed(data) if self.revival else None
+
+    def after_step(self, step: int, optimizer: torch.optim.Optimizer) -> None:
+        """Revives dead categories, where that is asked for and due."""
+        done = step + 1
+        if not self.revival or done % self.revival or done > (self.revival_until or done):
+            return
+        if self._images is None:
+            raise InputError(
+                "CategoricalVAE: revival looks at the training examples, so fit needs them as "
+                "data, not as a function of the step; or say revival=0."
+            )
+        counts, costs = preferences(self, self._images, self.num_classes)
+        scores, prototypes = self.encoder[-1], self.decoder[0]  # type: ignore[index]
+        revive(scores, prototypes, counts, costs, optimizer, Noise(seed=0, step=step))
 
     @torch.no_grad()
     def metrics(self, batch: Any, noise: Noise) -> dict[str, Float[Tensor, " batch"]]:

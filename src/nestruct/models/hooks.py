@@ -79,6 +79,20 @@ class HasAtStep(Protocol):
 
 
 @runtime_checkable
+class HasBegin(Protocol):
+    """``begin``: a look at the training examples, for what `after_step` does with them.
+
+    `nestruct.fit` calls it once in every session of a run, before the first step, with all training
+    examples on the model's device. It does not where the data are a function of the step. Without
+    it, nothing happens.
+    """
+
+    def begin(self, data: Any) -> None:
+        """May keep the examples at hand; no checkpoint holds them."""
+        ...
+
+
+@runtime_checkable
 class HasAfterStep(Protocol):
     """``after_step``: what a model does to parameters and optimizer between steps.
 

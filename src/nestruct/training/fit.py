@@ -20,6 +20,7 @@ from nestruct.data.hooks import HasStepsPerEpoch
 from nestruct.errors import InputError
 from nestruct.estimators import Estimator
 from nestruct.models import StructuredModel
+from nestruct.models.hooks import HasBegin
 from nestruct.noise import Purpose, derive_seed, forked_generators
 from nestruct.population.shard import my_rank, share_model
 from nestruct.training.drawings import Drawings
@@ -163,7 +164,10 @@ def fit(
     validation = None if validation is None else to_device(validation, device)
     test = None if test is None else to_device(test, device)
     if not callable(data):
-        data = make_minibatches(to_device(data, device), settings.batch_size, seed)
+        data = to_device(data, device)
+        if isinstance(model, HasBegin):
+            model.begin(data)
+        data = make_minibatches(data, settings.batch_size, seed)
     settings = settings.in_steps(
         data.steps_per_epoch if isinstance(data, HasStepsPerEpoch) else None
     )
