@@ -113,30 +113,13 @@ def test_chunks_modes_and_memory_do_not_change_the_update(options, structure):
     assert not torch.equal(gradient(model), expected)
 
 
-def test_the_report():
-    model = vae(nestruct.SpanningTree(4))
-    report = NES(sigma=0.2, population_size=12, num_samples=3).backward(model, X, seed=0, step=0)
-    for value in dataclasses.astuple(report):
-        assert value.dim() == 0
-    assert report.num_evaluations == 36
-    assert report.num_failed == 0
-    assert report.loss_std > 0
-    torch.testing.assert_close(report.grad_norm, gradient(model).norm())
-    assert report.solver_seconds > 0
-
-
-def test_grad_is_set_for_the_estimated_parameters_and_no_others():
+def test_a_module_says_what_is_estimated():
     model = vae()
     for p in model.parameters():
         p.grad = torch.full_like(p, 7.0)
     NES(sigma=0.2, population_size=4, perturb=model.encoder).backward(model, X, seed=0)
     assert all((p.grad == 7).all() for p in model.decoder.parameters())
     assert all((p.grad != 7).all() for p in model.encoder.parameters())
-    model.decoder.requires_grad_(False)  # frozen
-    before = [p.detach().clone() for p in model.parameters()]
-    NES(sigma=0.2, population_size=4).backward(model, X, seed=0)
-    assert all((p.grad == 7).all() for p in model.decoder.parameters())
-    assert all(torch.equal(p, b) for p, b in zip(model.parameters(), before, strict=True))
 
 
 @pytest.mark.parametrize("shaping", ["standard_score", "centered_rank", "none"])
@@ -460,14 +443,10 @@ def test_bad_options_are_refused_in_a_sentence(options, message):
 
 
 def test_other_mistakes():
-    with pytest.raises(InputError, match="Linear has none"):
-        NES(sigma=0.1, population_size=8).backward(nn.Linear(2, 2), X, seed=0)
     with pytest.raises(InputError, match="pair_batch_size is 9 but the batch has 8"):
         NES(sigma=0.1, population_size=8, minibatch="per_pair", pair_batch_size=9).backward(
             vae(), X, seed=0
         )
-    with pytest.raises(InputError, match="NES: the batch has no examples"):
-        NES(sigma=0.1, population_size=8).backward(vae(), X[:0], seed=0)
     with pytest.raises(InputError, match=r"must share their first axis, got sizes \[8, 7\]"):
         NES(sigma=0.1, population_size=8).backward(vae(), (X, X[1:]), seed=0)
     with pytest.raises(TypeError):
