@@ -15,7 +15,7 @@ KNOWN = {
     | {"HasPopulationLosses", "HasMemberBytes", "HasTouched", "HasGivenBy"}
     | {"HasDetails", "HasNeedsStart", "HasReadFile"},
     "relational": OF_ALL,
-    "categorical": OF_ALL | {"HasPopulationLosses", "HasIllustrate"},
+    "categorical": OF_ALL | {"HasIllustrate"},
     "formula": {"HasLoss"},
 }
 
