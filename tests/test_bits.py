@@ -37,7 +37,7 @@ def relational() -> tuple[nestruct.StructuredModel, Any]:
 
 def parser() -> tuple[nestruct.StructuredModel, Any]:
     data = Grammar(num_train=12, num_dev=1, num_target=1, vector_size=6)
-    sizes = {"word_size": 4, "lstm_size": 6, "mlp_size": 5, "decoder_size": 7}
+    sizes: dict[str, Any] = {"word_size": 4, "lstm_size": 6, "mlp_size": 5, "decoder_size": 7}
     model = ParserVAE(data.vocabulary, data.vectors, objective="vae", freeze_decoder=False, **sizes)
     return model, data.splits()["train"]
 

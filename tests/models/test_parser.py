@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from parsers import DATA, SMALL, losses, make, perturbed
+from parser_models import DATA, SMALL, losses, make, perturbed
 
 import nestruct
 from nestruct import NES, InputError, Noise
