@@ -312,6 +312,7 @@ def test_bad_options_are_refused_in_a_sentence(options, message):
         SNES(**({"population_size": 8} | options))
 
 
+@pytest.mark.slow  # NES's own is not
 def test_two_processes_give_the_update_of_one(tmp_path):
     """Real processes under torchrun with gloo; an odd number of pairs, so shares differ."""
     script = """

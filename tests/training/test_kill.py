@@ -99,7 +99,7 @@ def assert_same(one: Path, two: Path) -> None:
     assert (one / "config.toml").read_bytes() == (two / "config.toml").read_bytes()
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_killed_at_random_moments_the_run_is_the_same(recipe, whole, tmp_path, seed):
     """With a checkpoint every step most of the time is spent writing: kills hit writes too."""
     draw = random.Random(seed)
