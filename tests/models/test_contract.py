@@ -3,13 +3,13 @@
 import pytest
 import registered
 import torch
+from parser_models import losses, perturbed
 
 import nestruct
 from nestruct import Noise
 from nestruct.data import batch_size
 from nestruct.models.hooks import HasMetrics
 from nestruct.models.registry import MODELS
-from nestruct.population import Layout, Population, evaluate
 from nestruct.structures.base import Enumerable
 from nestruct.training import Recipe, train
 
@@ -102,11 +102,8 @@ def test_its_state_makes_another_the_same(name, built):
 def test_members_side_by_side_are_those_of_a_loop(built):
     """Mirrored pairs with a minibatch, normalisation in training mode included."""
     model, batch, _ = built
-    layout = Layout(model)
-    generator = torch.Generator().manual_seed(1)
-    flat = 0.1 * torch.randn(3, layout.size, generator=generator, dtype=layout.dtype)
-    population = Population(layout.centre(), layout.split(flat), True)
-    found = [evaluate(model, population, batch, NOISE, mode=mode) for mode in ("vmap", "loop")]
+    population = perturbed(model)
+    found = [losses(model, population, batch, mode) for mode in ("vmap", "loop")]
     assert found[0].shape == (6, batch_size(batch))
     torch.testing.assert_close(*found)
     assert len(found[0].mean(1).unique()) == 6
