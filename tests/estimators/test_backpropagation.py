@@ -115,6 +115,7 @@ def test_parts_that_cannot_be_chosen_get_no_gradient(make):
     assert (model.scores.grad[~counting] == 0).all()
 
 
+@pytest.mark.slow
 def test_two_processes_are_refused_before_anything_is_written(tmp_path):
     script = """
         import pathlib, sys

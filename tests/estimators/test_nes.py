@@ -347,10 +347,10 @@ def test_a_recurrent_model_may_evaluate_its_population_itself(minibatch, caplog)
 
 def test_chunks_of_pairs_that_share_a_batch_are_larger():
     """A member sees its pair's examples only, and takes no more memory than they do."""
-    model, batch = vae(nestruct.SpanningTree(4)), bits(640, 6)
+    model, batch = vae(nestruct.SpanningTree(4)), bits(160, 6)
     chunks = []
     for options in ({}, {"minibatch": "per_pair", "pair_batch_size": 4}):
-        nes = NES(sigma=0.1, population_size=2000, memory_budget=4 << 20, mode="vmap", **options)
+        nes = NES(sigma=0.1, population_size=1000, memory_budget=1 << 20, mode="vmap", **options)
         nes.backward(model, batch, seed=0)
         chunks.append(nes.state_dict()["chunk"])
     assert chunks[1] > 5 * chunks[0]

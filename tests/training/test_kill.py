@@ -159,6 +159,7 @@ def test_ctrl_c_saves_and_says_how_to_resume(recipe, whole, tmp_path):
     assert_same(whole, run)
 
 
+@pytest.mark.slow  # run/test_lock.py has two in one process
 def test_a_second_trainer_is_refused_while_the_first_runs(recipe, tmp_path):
     run = tmp_path / "run"
     process = subprocess.Popen(
