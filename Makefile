@@ -10,6 +10,8 @@ QUICK := tests/test_bits.py tests/test_layout.py tests/test_noise.py tests/test_
 # Workers for the tests; PYTEST_ARGS=... passes anything else.
 WORKERS ?= auto
 PYTEST_ARGS ?=
+# A file's tests share one worker, so that what they train together is trained once; short files, doctests, come last.
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 DEMO := runs/demo
 # A recipe in a run folder: begun, or continued.
@@ -41,17 +43,17 @@ demo: $(READY)
 	@echo "True and recovered trees, and F1 over time: file://$(CURDIR)/$(DEMO)/page.html"
 
 test: check
-	$(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS)
+	$(PYTEST) $(PYTEST_ARGS)
 
 quick: $(READY)
 	$(BIN)/ruff check --quiet .
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -q -n $(WORKERS) $(QUICK) $(PYTEST_ARGS)
+	$(PYTEST) -q $(QUICK) $(PYTEST_ARGS)
 
 slow: $(READY)
-	$(BIN)/python -m pytest -n $(WORKERS) -m slow $(PYTEST_ARGS)
+	$(PYTEST) -m slow $(PYTEST_ARGS)
 
 check: $(READY)
 	$(BIN)/ruff check .
