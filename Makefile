@@ -3,18 +3,26 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# What a useful minute can test: contracts over the registries, golden numbers, the seams.
+QUICK := tests/test_bits.py tests/test_layout.py tests/test_noise.py tests/test_objective.py tests/estimators/test_contract.py \
+	tests/estimators/test_base.py tests/models/test_contract.py tests/models/test_hooks.py tests/data/test_contract.py \
+	tests/structures/test_context.py tests/structures/test_draws.py tests/training/test_fit.py tests/training/test_generic.py
 # Workers for the tests; PYTEST_ARGS=... passes anything else.
 WORKERS ?= auto
 PYTEST_ARGS ?=
+# A file's tests share one worker, so that what they train together is trained once; short files, doctests, come last.
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 DEMO := runs/demo
 # A recipe in a run folder: begun, or continued.
 train = if [ -f $(2)/config.toml ]; then $(BIN)/nestruct train --resume $(2); else $(BIN)/nestruct train $(1) --run $(2); fi
 
-.PHONY: help demo test check docs package setup format bench-solvers clean
+.PHONY: help demo test quick slow check docs package setup format bench-solvers clean
 help:
 	@echo "make demo           train a small spanning-tree VAE by NES and by StructureNES; two minutes, then a page"
 	@echo "make test           every check and test (sets up a virtual environment in $(VENV) first)"
+	@echo "make quick          a useful minute: lint, format, types, contracts and golden numbers"
+	@echo "make slow           the tests that make test leaves out: variants of others, in real processes"
 	@echo "make check          lint, format, types, import contract, documentation and package"
 	@echo "make docs           the documentation, build/site/index.html"
 	@echo "make package        wheel and source distribution, build/dist"
@@ -35,7 +43,17 @@ demo: $(READY)
 	@echo "True and recovered trees, and F1 over time: file://$(CURDIR)/$(DEMO)/page.html"
 
 test: check
-	$(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS)
+	$(PYTEST) $(PYTEST_ARGS)
+
+quick: $(READY)
+	$(BIN)/ruff check --quiet .
+	$(BIN)/ruff format --check --quiet .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(PYTEST) -q $(QUICK) $(PYTEST_ARGS)
+
+slow: $(READY)
+	$(PYTEST) -m slow $(PYTEST_ARGS)
 
 check: $(READY)
 	$(BIN)/ruff check .

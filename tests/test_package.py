@@ -1,10 +1,11 @@
-"""The wheel, installed by pip in a folder outside the source tree: command line and an example."""
+"""The wheel, installed outside the source tree; and the source distribution with its tests."""
 
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -53,6 +54,28 @@ def wheel(tmp_path_factory):
     pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-index", "--no-deps"]
     call(*pip, "--no-build-isolation", "--wheel-dir", out, source)
     return next(out.glob("nestruct-*.whl"))
+
+
+def test_the_source_distribution_has_its_tests_and_they_need_no_results(tmp_path):
+    """What is published is packed from git's files; its tests find all that they read."""
+    source, unwanted = tmp_path / "source", shutil.ignore_patterns("__pycache__", "*.egg-info")
+    for name in ("docs", "examples", "src", "tests"):
+        shutil.copytree(ROOT / name, source / name, ignore=unwanted)
+    for file in ROOT.iterdir():
+        if file.is_file() and file.name != ".git":
+            shutil.copy(file, source)
+    build = [sys.executable, "-m", "build", "--no-isolation", "--sdist", "--outdir", tmp_path]
+    call(*build, source)
+    with tarfile.open(next(tmp_path.glob("*.tar.gz"))) as archive:
+        archive.extractall(tmp_path / "there", filter="data")
+    (place,) = (tmp_path / "there").iterdir()
+    assert not (place / "results").exists()
+    wanted = {path.relative_to(source) for path in (source / "tests").rglob("*") if path.is_file()}
+    assert {path for path in wanted if not (place / path).is_file()} == set()
+    words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/test_results.py"]
+    words += ["tests/test_docs.py", "tests/test_layout.py", "-k", "not blocks"]
+    printed = call(sys.executable, *words, cwd=place, env=os.environ | {"PYTHONPATH": "src"})
+    assert " passed" in printed
 
 
 def test_the_wheel_has_all_that_is_not_python(wheel):

@@ -4,6 +4,7 @@ import pytest
 from toys import run_command as run
 
 SMALL = ["categorical-tiny", "data.side=3", "data.num_train=8", "model.hidden_size=2"]
+SMALL += ["model.num_classes=3"]
 
 
 def test_too_few_trials_decide_nothing(capsys):

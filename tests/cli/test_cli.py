@@ -231,7 +231,9 @@ def test_a_sweep_with_a_run_that_fails_says_so(tmp_path, capfd):
     assert "seed=1: best validation loss" in output
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
+)
 def test_a_signal_reaches_the_runs_of_a_sweep_and_the_same_command_continues(tmp_path, number):
     command, process = start_sweep(tmp_path)
     process.send_signal(number)
@@ -244,6 +246,7 @@ def test_a_signal_reaches_the_runs_of_a_sweep_and_the_same_command_continues(tmp
     continue_sweep(command, tmp_path)
 
 
+@pytest.mark.slow
 def test_the_runs_of_a_sweep_that_is_killed_are_saved_and_the_same_command_continues(tmp_path):
     command, process = start_sweep(tmp_path)
     process.kill()
@@ -409,6 +412,7 @@ def test_doctor_says_what_is_broken(monkeypatch, capsys):
     assert text.endswith("Broken: a solver.\n")
 
 
+@pytest.mark.slow
 def test_out_of_memory_is_said_in_one_sentence(tmp_path):
     """A real one: the process may have 12 GB of addresses, and asks for more."""
     sizes = ["data.num_train=50", "data.num_validation=10", "data.num_test=10"]

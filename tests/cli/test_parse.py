@@ -193,12 +193,13 @@ def test_another_model_is_refused_in_one_short_sentence(phases, tmp_path, capsys
 
 
 def test_a_later_phase_without_the_one_before_says_so(phases, tmp_path, capsys):
-    words = ["train", "parser-tiny-decoder", "data.num_train=30", "--max-steps", 0]
+    nothing = ["training.max_epochs=none", "--max-steps", 0]
+    words = ["train", "parser-tiny-decoder", "data.num_train=30", *nothing]
     assert run(*words, "--run", tmp_path / "x") == 0
     assert "Is --init-from DIR missing?" in capsys.readouterr().out
     assert run("train", "parser-tiny", *words[2:], "--run", tmp_path / "y") == 0
     assert "--init-from" not in capsys.readouterr().out
-    words = ["train", "parser-tiny-nes", "--max-steps", 0]
+    words = ["train", "parser-tiny-nes", *nothing]
     assert run(*words, "--init-from", phases / "parser", "--run", tmp_path / "z") == 0
     assert "trained a parser, no decoder" in capsys.readouterr().out
 

@@ -105,8 +105,3 @@ def test_an_estimator_of_ones_own_needs_estimate_alone():
     assert all((p.grad == 0).all() for p in model.parameters())
     with pytest.raises(TypeError, match="abstract"):
         Estimator()
-
-
-def test_an_empty_batch_is_refused():
-    with pytest.raises(InputError, match="no examples"):
-        nestruct.StructureNES().backward(toys.vae(), X[:0], seed=0)

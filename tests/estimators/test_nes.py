@@ -113,30 +113,13 @@ def test_chunks_modes_and_memory_do_not_change_the_update(options, structure):
     assert not torch.equal(gradient(model), expected)
 
 
-def test_the_report():
-    model = vae(nestruct.SpanningTree(4))
-    report = NES(sigma=0.2, population_size=12, num_samples=3).backward(model, X, seed=0, step=0)
-    for value in dataclasses.astuple(report):
-        assert value.dim() == 0
-    assert report.num_evaluations == 36
-    assert report.num_failed == 0
-    assert report.loss_std > 0
-    torch.testing.assert_close(report.grad_norm, gradient(model).norm())
-    assert report.solver_seconds > 0
-
-
-def test_grad_is_set_for_the_estimated_parameters_and_no_others():
+def test_a_module_says_what_is_estimated():
     model = vae()
     for p in model.parameters():
         p.grad = torch.full_like(p, 7.0)
     NES(sigma=0.2, population_size=4, perturb=model.encoder).backward(model, X, seed=0)
     assert all((p.grad == 7).all() for p in model.decoder.parameters())
     assert all((p.grad != 7).all() for p in model.encoder.parameters())
-    model.decoder.requires_grad_(False)  # frozen
-    before = [p.detach().clone() for p in model.parameters()]
-    NES(sigma=0.2, population_size=4).backward(model, X, seed=0)
-    assert all((p.grad == 7).all() for p in model.decoder.parameters())
-    assert all(torch.equal(p, b) for p, b in zip(model.parameters(), before, strict=True))
 
 
 @pytest.mark.parametrize("shaping", ["standard_score", "centered_rank", "none"])
@@ -364,10 +347,10 @@ def test_a_recurrent_model_may_evaluate_its_population_itself(minibatch, caplog)
 
 def test_chunks_of_pairs_that_share_a_batch_are_larger():
     """A member sees its pair's examples only, and takes no more memory than they do."""
-    model, batch = vae(nestruct.SpanningTree(4)), bits(640, 6)
+    model, batch = vae(nestruct.SpanningTree(4)), bits(160, 6)
     chunks = []
     for options in ({}, {"minibatch": "per_pair", "pair_batch_size": 4}):
-        nes = NES(sigma=0.1, population_size=2000, memory_budget=4 << 20, mode="vmap", **options)
+        nes = NES(sigma=0.1, population_size=1000, memory_budget=1 << 20, mode="vmap", **options)
         nes.backward(model, batch, seed=0)
         chunks.append(nes.state_dict()["chunk"])
     assert chunks[1] > 5 * chunks[0]
@@ -460,14 +443,10 @@ def test_bad_options_are_refused_in_a_sentence(options, message):
 
 
 def test_other_mistakes():
-    with pytest.raises(InputError, match="Linear has none"):
-        NES(sigma=0.1, population_size=8).backward(nn.Linear(2, 2), X, seed=0)
     with pytest.raises(InputError, match="pair_batch_size is 9 but the batch has 8"):
         NES(sigma=0.1, population_size=8, minibatch="per_pair", pair_batch_size=9).backward(
             vae(), X, seed=0
         )
-    with pytest.raises(InputError, match="NES: the batch has no examples"):
-        NES(sigma=0.1, population_size=8).backward(vae(), X[:0], seed=0)
     with pytest.raises(InputError, match=r"must share their first axis, got sizes \[8, 7\]"):
         NES(sigma=0.1, population_size=8).backward(vae(), (X, X[1:]), seed=0)
     with pytest.raises(TypeError):
@@ -508,25 +487,23 @@ def test_two_processes_give_the_update_of_one(tmp_path):
 
 
 def test_memory_stays_within_the_budget():
-    """600 members of a model of 931,587 parameters; all their weights would be 2.2 GB."""
+    """600 members of Table 1's model, 931,587 parameters: all their weights would be 2.2 GB."""
     script = """
         import resource
         import torch
-        from torch import nn
         import nestruct
+        from nestruct.models import RelationalVAE
 
-        class Big(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.theta = nn.Parameter(torch.zeros(931_587))
-            def loss(self, batch, noise):
-                return (self.theta[: batch.shape[1]] - batch).square().sum(1)
-
-        model, batch = Big(), torch.zeros(4, 1000)
+        torch.manual_seed(0)
+        model, batch = RelationalVAE(10, 10, num_rollout_steps=3), {"x": torch.rand(1, 10, 10, 2)}
+        assert sum(p.numel() for p in model.parameters()) == 931_587
         start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        estimator = nestruct.NES(sigma=0.01, population_size=600, memory_budget=256 * 2**20)
-        estimator.backward(model, batch, seed=0)
-        assert model.theta.grad.isfinite().all()
+        estimator = nestruct.NES(
+            sigma=0.01, population_size=600, memory_budget=256 * 2**20, mode="vmap"
+        )
+        report = estimator.backward(model, batch, seed=0)
+        assert int(report.num_decoded) == 600
+        assert all(p.grad.isfinite().all() and p.grad.any() for p in model.parameters())
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         print((peak - start) / 2**20, peak / 2**20)
     """

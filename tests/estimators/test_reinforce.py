@@ -12,6 +12,10 @@ CATEGORY, SUBSET, TREE = nestruct.Categorical(4), nestruct.KSubset(4, 2), nestru
 ONE = {"num_samples": 1}
 
 
+def slow(*case):
+    return pytest.param(*case, marks=pytest.mark.slow)
+
+
 def exact_gradient(model, batch, law) -> torch.Tensor:
     nestruct.Enumeration(law=law).backward(model, batch, seed=0)
     return toys.gradient(model)
@@ -37,11 +41,11 @@ def trials(estimator, model, batch, count: int) -> torch.Tensor:
         (TREE, {"law": "gibbs", "sampler": "mcmc", "num_mcmc_steps": 12}, 16),
         # Each example is among the others of its batch by a third: what is left out counts.
         (CATEGORY, {"law": "gibbs", "baseline": "batch", **ONE}, 1),
-        (SUBSET, {"law": "gibbs", "baseline": "batch", "num_samples": 2}, 1),
+        slow(SUBSET, {"law": "gibbs", "baseline": "batch", "num_samples": 2}, 1),
         (TREE, {"law": "gumbel", "baseline": "batch", "num_samples": 4}, 1),
         (CATEGORY, {"law": "gibbs", "baseline": "ema", "ema_decay": 0.5, **ONE}, 16),
         (SUBSET, {"law": "gumbel", "baseline": "ema", **ONE}, 16),
-        (TREE, {"law": "gibbs", "baseline": "ema", "num_samples": 2}, 16),
+        slow(TREE, {"law": "gibbs", "baseline": "ema", "num_samples": 2}, 16),
     ],
     ids=str,
 )
@@ -49,9 +53,8 @@ def test_its_mean_is_the_exact_gradient(structure, options, copies):
     model, batch = toys.vae(structure), toys.bits(3, 6)
     truth = "gibbs" if options["law"] == "gibbs" else "perturb_and_map"
     expected = exact_gradient(model, batch, truth)
-    found = trials(
-        Reinforce(**options), model, batch.repeat(copies, 1), 600 if copies == 1 else 300
-    )
+    count = 600 if copies == 1 else 300
+    found = trials(Reinforce(**options), model, batch.repeat(copies, 1), count)
     encoder = sum(p.numel() for p in model.encoder.parameters())
     for part in (slice(None, encoder), slice(encoder, None)):
         toys.assert_mean(found[:, part], expected[part])
@@ -94,7 +97,7 @@ class Arcs(nestruct.StructuredModel):
 def test_dependency_trees():
     model, batch = Arcs(), torch.zeros(10, 1)
     expected = exact_gradient(model, batch, "gibbs")
-    toys.assert_mean(trials(Reinforce(law="gibbs"), model, batch, 500), expected)
+    toys.assert_mean(trials(Reinforce(law="gibbs"), model, batch, 250), expected)
 
 
 @pytest.mark.parametrize("law", ["gumbel", "gibbs"])

@@ -52,17 +52,6 @@ def test_its_limit_is_the_loss_at_perturb_and_map_samples(model, batch):
     assert float(report.loss) == pytest.approx(float(hard), rel=1e-6)
 
 
-@pytest.mark.parametrize("tree", TREES, ids=repr)
-def test_it_learns(tree):
-    model, batch = toys.Sentences(tree), toys.sentences(4, 5, 6, 3, seed=1)
-    adam = torch.optim.Adam(model.parameters(), lr=0.03)
-    first = float(SparseMAP().backward(model, batch, seed=0).loss)
-    for step in range(150):
-        report = SparseMAP().backward(model, batch, seed=0, step=step)
-        adam.step()
-    assert float(report.loss) < 0.6 * first
-
-
 def test_more_iterations_come_nearer():
     model = toys.Sentences(NonProjectiveTree())
     batch = toys.sentences(9, 9, 9)
@@ -72,11 +61,6 @@ def test_more_iterations_come_nearer():
     ]
     assert losses[0] != losses[1]
     assert losses[1] == pytest.approx(losses[2])
-
-
-def test_a_model_that_cannot_be_differentiated():
-    with pytest.raises(nestruct.InputError, match="needs a StructuredModel"):
-        SparseMAP().backward(toys.Formula(lambda theta: theta.sum()), torch.ones(2, 1), seed=0)
 
 
 @pytest.mark.parametrize(

@@ -48,15 +48,6 @@ def test_the_temperature_of_jang_et_al():
     assert SST(temperature=0.1).temperature_at(10**6) == 0.1
 
 
-def test_it_learns():
-    model, data = toys.vae(inputs=8, hidden=8, divergence="none"), toys.bits(4, 8, seed=3)
-    adam = torch.optim.Adam(model.parameters(), lr=0.03)
-    result = nestruct.fit(
-        model, SST(temperature=0.5), adam, data, validation=data, max_steps=200, progress=False
-    )
-    assert result.best["loss"] < 0.5 * result.initial["loss"]
-
-
 def test_a_structure_without_a_relaxation():
     model = toys.vae(nestruct.BlackBox(lambda s: s > 0, shape=(4,)), divergence="none")
     with pytest.raises(nestruct.InputError, match="has no relaxation; use NES"):
@@ -70,8 +61,3 @@ def test_a_structure_without_a_relaxation():
 def test_bad_options(options):
     with pytest.raises(nestruct.InputError, match=next(iter(options))):
         SST(**options)
-
-
-def test_a_model_that_cannot_be_differentiated():
-    with pytest.raises(nestruct.InputError, match="needs a StructuredModel"):
-        SST().backward(toys.Formula(lambda theta: theta.sum()), torch.ones(2, 1), seed=0)

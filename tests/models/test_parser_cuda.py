@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from parsers import DATA, losses, make, perturbed
+from parser_models import DATA, losses, make, perturbed
 
 from nestruct import NES, Supervised
 from nestruct.data import select_rows, to_device

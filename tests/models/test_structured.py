@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from parsers import perturbed
+from parser_models import perturbed
 from torch import nn
 from toys import bits, vae
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from cases import GIBBS_CASES, SAMPLE_CASES, Case, chi_square, count_members, totals
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -41,6 +41,7 @@ def gaussian(case: Case, *lead: int, dtype=torch.float64, deviation=1.0, seed=0)
 
 @each_dtype
 @each_case
+@settings(max_examples=25)
 @given(data=st.data())
 def test_log_partition_marginals_and_entropy(case, dtype, data):
     structure = case.structure

@@ -99,7 +99,7 @@ def assert_same(one: Path, two: Path) -> None:
     assert (one / "config.toml").read_bytes() == (two / "config.toml").read_bytes()
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_killed_at_random_moments_the_run_is_the_same(recipe, whole, tmp_path, seed):
     """With a checkpoint every step most of the time is spent writing: kills hit writes too."""
     draw = random.Random(seed)
@@ -159,6 +159,7 @@ def test_ctrl_c_saves_and_says_how_to_resume(recipe, whole, tmp_path):
     assert_same(whole, run)
 
 
+@pytest.mark.slow  # run/test_lock.py has two in one process
 def test_a_second_trainer_is_refused_while_the_first_runs(recipe, tmp_path):
     run = tmp_path / "run"
     process = subprocess.Popen(

@@ -66,7 +66,11 @@ def exact_loss(
         chances = perturb_and_map_law(structure, scores)  # type: ignore[arg-type]
     z = every.unsqueeze(1).expand(len(every), *scores.shape)
     losses = torch.stack([model.loss_at(batch, scores, one) for one in z], -1)
-    return torch.where(chances > 0, chances * losses, 0.0).sum(-1)
+    possible = chances > 0
+    # Where no member is possible, there is no loss: NaN leaves the example out of the mean.
+    chances = torch.where(possible, chances, 0.0)
+    expected = torch.where(possible, chances * losses, 0.0).sum(-1)
+    return torch.where(possible.any(-1), expected, torch.nan)
 
 
 def list_members(structure: Any, scores: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from parsing import as_table_2, small_recipe, small_runs
+from parser_runs import as_table_2, small_recipe, small_runs
 from toys import run_command as run
 
 from nestruct import InputError
