@@ -73,3 +73,10 @@ def test_the_bound_clamps_each_component():
         bound_log_probability(values, 3.0), torch.tensor([[-0.5, -3.0], [-3.0, 0.0]])
     )
     assert bound_log_probability(values, None) is values
+
+
+def test_the_appendix_is_refused_with_its_new_name():
+    with pytest.raises(InputError, match=r"a model of its own now, nestruct\.models\.AppendixVAE"):
+        nestruct.models.RelationalVAE(4, 10, divergence="paper-appendix")
+    with pytest.raises(InputError, match="divergence must be one of 'gumbel', 'gibbs', 'none'"):
+        nestruct.models.RelationalVAE(4, 10, divergence="kl")

@@ -47,6 +47,7 @@ def renamed(**names: str) -> Callable[[type], type]:
             init(self, *values, **options)
 
         kind.__init__ = refuse_old
+        kind.renamed_options = names
         return kind
 
     return decorate

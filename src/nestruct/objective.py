@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from nestruct.checks import check_choice
 from nestruct.errors import InputError
 from nestruct.structures import Countable, Gibbs, Structure
 
@@ -66,6 +67,16 @@ DIVERGENCES: dict[str, Divergence] = {
     "gibbs": gibbs_divergence,
     "none": no_divergence,
 }
+
+
+def check_divergence(owner: str, name: str) -> None:
+    """Raises unless a divergence of that name is known."""
+    if name == "paper-appendix":
+        raise InputError(
+            f"{owner}: the divergence 'paper-appendix' is a model of its own now, "
+            "nestruct.models.AppendixVAE (in recipes: model.name = 'categorical-appendix')."
+        )
+    check_choice(f"{owner}: divergence", name, DIVERGENCES)
 
 
 def log_count(structure: Any, scores: Tensor, **context: Tensor) -> Tensor | float:

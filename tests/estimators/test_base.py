@@ -105,3 +105,65 @@ def test_an_estimator_of_ones_own_needs_estimate_alone():
     assert all((p.grad == 0).all() for p in model.parameters())
     with pytest.raises(TypeError, match="abstract"):
         Estimator()
+
+
+def test_what_a_solver_of_another_kind_is_given_is_not_known():
+    class Best(nestruct.Structure):
+        def argmax(self, scores, **context):
+            return torch.nn.functional.one_hot(scores.argmax(-1), scores.shape[-1]).to(scores.dtype)
+
+    model = toys.vae()
+    model.structure = Best()
+    report = nestruct.StructureNES(num_samples=4).backward(model, X, seed=0)
+    assert report.num_solved is None
+    assert int(report.num_decoded) == 20
+
+
+def test_terms_of_examples_and_of_samples_together():
+    """An example of which one sample failed counts in neither; the means are taken apart."""
+    losses = torch.tensor([[1.0, 2.0, torch.nan], [3.0, 4.0, 5.0]])
+    value = Terms(losses, each=torch.tensor([10.0, 20.0, 40.0])).mean()
+    assert float(value) == pytest.approx((1 + 2 + 3 + 4 + 5) / 5 + 15)
+
+
+def test_enumeration_keeps_the_lists_of_all_sizes():
+    """A captured step reads the list that it was captured with."""
+
+    class Trees(nestruct.StructuredModel):
+        structure = nestruct.NonProjectiveTree()
+
+        def __init__(self):
+            super().__init__()
+            self.arcs = torch.nn.Parameter(torch.zeros(5, 5))
+
+        def encode(self, batch):
+            size = batch.shape[-1]
+            return self.arcs[:size, :size].expand(len(batch), size, size)
+
+        def decode(self, batch, z):
+            return (z * batch).sum((-1, -2))
+
+    model, estimator = Trees(), nestruct.Enumeration()
+    counts = [int(estimator.backward(model, torch.rand(2, n, n), seed=0).num_decoded)
+              for n in (3, 4, 3)]  # fmt: skip
+    assert counts == [2 * 2, 2 * 9, 2 * 2]
+    assert len(estimator._kept()) == 2
+
+
+@pytest.mark.parametrize("chosen", [3, 0.5])
+def test_what_cannot_choose_parameters_is_refused(chosen):
+    with pytest.raises(InputError, match="perturb must be names of parameters"):
+        nestruct.NES(sigma=0.1, population_size=4, perturb=chosen)
+
+
+def test_fit_asks_for_an_estimator_and_its_kind():
+    class Nameless(Backpropagation):
+        def terms(self, model, batch, noise):
+            return Terms(model.loss(batch, noise))
+
+    model = toys.vae()
+    adam = torch.optim.Adam(model.parameters())
+    with pytest.raises(InputError, match="does not say of which kind it is"):
+        nestruct.fit(model, Nameless(), adam, X, max_steps=1, progress=False)
+    with pytest.raises(InputError, match=r"derive from nestruct\.estimators\.Estimator"):
+        nestruct.fit(model, object(), adam, X, max_steps=1, progress=False)

@@ -197,3 +197,24 @@ def test_a_header_that_cannot_be_read_is_no_end(tmp_path: Path) -> None:
     file.write_bytes(gzip.compress(bytes(data)))
     with pytest.raises(InputError, match="header"):
         unpacked(file)
+
+
+def test_what_lies_too_deep_to_be_read_back_is_not_packed(tmp_path: Path) -> None:
+    runs = [tmp_path / "a", tmp_path / "b/c/d/e/f"]
+    for run in runs:
+        run.mkdir(parents=True)
+        (run / "config.toml").write_text("seed = 0\n")
+    with pytest.raises(InputError, match="lies too deep"):
+        pack_runs(runs, tmp_path / "runs.tar.xz")
+
+
+def test_links_are_not_followed(tmp_path: Path) -> None:
+    secret, run = tmp_path / "secret.json", tmp_path / "run"
+    secret.write_text('{"secret": 1}')
+    run.mkdir()
+    (run / "config.toml").write_text("seed = 0\n")
+    (run / "environment.json").symlink_to(secret)
+    pack_runs([run], tmp_path / "runs.tar.xz")
+    unpack_runs(tmp_path / "runs.tar.xz", tmp_path / "back")
+    names = [path.name for path in (tmp_path / "back").rglob("*") if path.is_file()]
+    assert names == ["config.toml"]

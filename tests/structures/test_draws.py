@@ -77,3 +77,9 @@ def test_reinforce_on_the_gibbs_law_does_not_depend_on_batching(sampler):
     for rows in (torch.arange(3), torch.arange(3, 6)):
         part = estimator.terms(model, batch[rows], Noise(seed=0, example=rows))
         torch.testing.assert_close(part.losses, terms.losses[:, rows])
+
+
+@pytest.mark.parametrize("streams", [torch.tensor(1), torch.arange(3), torch.zeros(2, 3)])
+def test_streams_of_another_shape_are_refused(streams):
+    with pytest.raises(nestruct.InputError, match=r"must have the shape \[samples, 1\]"):
+        nestruct.KSubset(4, 2).sample(gaussian(3, 4), Noise(seed=0, stream=streams))

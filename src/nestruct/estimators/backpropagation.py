@@ -45,7 +45,11 @@ class Terms:
         """The mean over what counts: its derivative is the estimate."""
         counts = self.losses.isfinite() if self.counts is None else self.counts
         value = masked_mean(self.losses if self.sampled is None else self.sampled, counts)
-        return value if self.each is None else value + masked_mean(self.each, counts)
+        if self.each is None:
+            return value
+        # An example of which one sample has no answer has none as a whole.
+        whole = counts if counts.dim() <= self.each.dim() else counts.flatten(0, -2).all(0)
+        return value + masked_mean(self.each, whole)
 
 
 class Backpropagation(Estimator):

@@ -7,7 +7,7 @@ what a step computes: `estimate`.
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -64,7 +64,10 @@ class Estimator(ABC):
 
     kind: ClassVar[str]
     """What it asks for: gradient-free, black-box solver, needs a relaxation, exact, supervised."""
+    num_members: int = 1
+    """How many members of a population a step evaluates."""
     num_samples: int = 1
+    """How many structures of each example a member's loss is the mean of."""
     perturb: Filter = None
     """Which parameters are estimated; all that require a gradient when None."""
     graph: Literal["auto", "on", "off"] = "off"
@@ -153,16 +156,16 @@ class Estimator(ABC):
         self._adapt(stats)
         seconds = torch.tensor(solver_seconds() - before) if on_cpu else None
         self._finish(model, batch, Noise(seed=seed, step=step))
-        # What a module of another kind does inside its loss is not known.
-        known = isinstance(model, StructuredModel)
+        # What modules of another kind do inside their loss, and solvers of another, is not known.
+        known = isinstance(model, StructuredModel) and model.structure.counts_solved
         return StepReport(
             loss=stats["loss"],
             loss_std=stats["std"],
             grad_norm=stats["norm"],
-            num_evaluations=torch.tensor(self._num_members * self.num_samples),
+            num_evaluations=torch.tensor(self.num_members * self.num_samples),
             num_failed=stats["failed"],
             solver_seconds=seconds,
-            num_decoded=torch.tensor(self._num_decoded(model, examples)),
+            num_decoded=stats.get("decoded", torch.tensor(self._num_decoded(examples))),
             num_solved=stats["solved"] if known else None,
         )
 
@@ -177,11 +180,9 @@ class Estimator(ABC):
 
     # What a subclass may do otherwise.
 
-    _num_members: int = 1
-
-    def _num_decoded(self, model: Any, examples: int) -> int:
+    def _num_decoded(self, examples: int) -> int:
         """Members x samples x examples of a step."""
-        return self._num_members * self.num_samples * examples
+        return self.num_members * self.num_samples * examples
 
     def _plan_step(self, model: Any, layout: Layout, batch: Any, seed: int) -> None:
         """Makes the plan of a model's steps before the first one; nothing by default."""
@@ -198,7 +199,8 @@ class Estimator(ABC):
 
     def _captured(self) -> list[Any]:
         """The values that a captured step has built in; if they change, it is captured again."""
-        return [getattr(self, option.name) for option in options_of(self)]
+        values = [getattr(self, option.name) for option in options_of(self)]
+        return [value if isinstance(value, Hashable) else repr(value) for value in values]
 
     def _kept(self) -> Any:
         """What must stay in memory as long as a captured step."""

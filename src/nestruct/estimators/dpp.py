@@ -32,7 +32,7 @@ class DPP(Backpropagation):
 
     Example:
         >>> import torch, nestruct
-        >>> class Parser(nestruct.StructuredModel):
+        >>> class Trees(nestruct.StructuredModel):
         ...     structure = nestruct.ProjectiveTree()
         ...     def __init__(self):
         ...         super().__init__()
@@ -41,7 +41,7 @@ class DPP(Backpropagation):
         ...         return self.arcs.expand(len(batch), 4, 4)
         ...     def decode(self, batch, z):
         ...         return (z * batch).sum((-1, -2))
-        >>> report = nestruct.DPP().backward(Parser(), torch.rand(2, 4, 4), seed=0)
+        >>> report = nestruct.DPP().backward(Trees(), torch.rand(2, 4, 4), seed=0)
         >>> bool(report.grad_norm > 0)
         True
     """

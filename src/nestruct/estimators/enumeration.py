@@ -16,10 +16,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from nestruct.checks import check_choice
+from nestruct.data import batch_size
 from nestruct.errors import InputError
 from nestruct.estimators.backpropagation import Backpropagation, Terms
+from nestruct.estimators.base import Stats
 from nestruct.models import StructuredModel
 from nestruct.noise import Noise
+from nestruct.population import Layout
 from nestruct.structures import Enumerable, Gibbs, perturb_and_map_law
 
 Law = Literal["gibbs", "perturb_and_map"]
@@ -91,20 +94,29 @@ class Enumeration(Backpropagation):
 
     law: Law = "gibbs"
     graph: Literal["auto", "on", "off"] = "auto"
-    _known: tuple[Any, Tensor] | None = field(default=None, init=False, repr=False)
+    # Every list that was made, by structure and kind of scores: captured steps read them.
+    _known: dict[Any, Tensor] = field(default_factory=dict, init=False, repr=False)
+    _num_listed: int = field(default=0, init=False, repr=False)  # in the step that is computed
+
+    def estimate(
+        self, model: StructuredModel, layout: Layout, batch: Any, noise: Noise
+    ) -> tuple[list[Tensor], Stats]:
+        """The exact gradient; every member of the structure is decoded for every example."""
+        gradients, stats = super().estimate(model, layout, batch, noise)
+        decoded = self._num_listed * batch_size(batch)
+        return gradients, stats | {"decoded": torch.full((), decoded, device=layout.device)}
 
     def terms(self, model: StructuredModel, batch: Any, noise: Noise) -> Terms:
         """The exact losses. Draws nothing."""
         return Terms(exact_loss(model, batch, self.law, partial(self._members, model.structure)))
 
-    def _num_decoded(self, model: StructuredModel, examples: int) -> int:
-        """Every member of the structure, for every example."""
-        return 0 if self._known is None else examples * len(self._known[1])
+    def _kept(self) -> Any:
+        return dict(self._known)
 
     def _members(self, structure: Any, scores: Tensor) -> Tensor:
         """Listed once: a list made on the host could not be copied within a capture."""
-        known = self._known
-        if known is None or known[0] is not structure or known[1].shape[1:] != scores.shape[1:]:
-            known = structure, list_members(structure, scores)
-        self._known = structure, known[1].to(scores)
-        return self._known[1]
+        key = (structure, scores.shape[1:], scores.dtype, scores.device)
+        if key not in self._known:
+            self._known[key] = list_members(structure, scores)
+        self._num_listed = len(self._known[key])
+        return self._known[key]

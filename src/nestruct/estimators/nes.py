@@ -8,6 +8,7 @@ scores. Gradient-free: forward passes only, the solver and the networks are blac
 
 import dataclasses
 import logging
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, get_args
 
@@ -105,6 +106,11 @@ class NES(Estimator):
 
     def __post_init__(self) -> None:
         chosen = self.perturb
+        if not isinstance(chosen, nn.Module | Iterable | Callable | None):
+            raise InputError(
+                f"{type(self).__name__}: perturb must be names of parameters, a module, or a "
+                f"function of (name, parameter); got {chosen!r}."
+            )
         if not (chosen is None or isinstance(chosen, nn.Module) or callable(chosen)):
             self.perturb = [chosen] if isinstance(chosen, str) else list(chosen)
         check_options(self)
@@ -232,10 +238,11 @@ class NES(Estimator):
     # What the template asks for.
 
     @property
-    def _num_members(self) -> int:  # type: ignore[override]
+    def num_members(self) -> int:  # type: ignore[override]
+        """N."""
         return self.population_size
 
-    def _num_decoded(self, model: Any, examples: int) -> int:
+    def _num_decoded(self, examples: int) -> int:
         each = examples if self.minibatch == "shared" else self._num_rows(examples)
         return self.population_size * self.num_samples * each
 

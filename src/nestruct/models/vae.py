@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from nestruct.checks import check_choice
 from nestruct.errors import InputError
 from nestruct.models.structured import StructuredModel, observed
-from nestruct.objective import DIVERGENCES, bound_log_probability
+from nestruct.objective import DIVERGENCES, bound_log_probability, check_divergence
 from nestruct.structures import Structure
 
 
@@ -52,7 +52,7 @@ class StructuredVAE(StructuredModel):
         if isinstance(likelihood, str):
             check_choice("likelihood", likelihood, LIKELIHOODS)
         if isinstance(divergence, str):
-            check_choice("divergence", divergence, DIVERGENCES)
+            check_divergence(type(self).__name__, divergence)
         if not isinstance(structure, Structure):
             raise InputError(
                 f"structure must be one of nestruct's, got {structure!r}; a solver of your own "

@@ -13,7 +13,7 @@ from nestruct.errors import InputError, first_line
 log = logging.getLogger("nestruct")
 
 
-_MAX_CAPTURED = 32  # batches of sentences come in some 25 widths
+_MAX_CAPTURED = 32  # batches of padded examples may come in some 25 widths
 
 
 class GraphedStep:

@@ -30,7 +30,7 @@ RUN_FILES = (
 MOST_MEMBERS = 100_000
 MOST_BYTES = 512 * 2**20  # of the tar file, unpacked
 MOST_BYTES_EACH = 64 * 2**20
-MOST_PARTS = 6  # of a member's path
+MOST_PARTS = 5  # of a member's path: four folders, and the file
 _OPEN: dict[str, Callable[..., Any]] = {".tar.xz": lzma.open, ".tar.gz": gzip.open}
 _BROKEN = (EOFError, MemoryError, OSError, RecursionError, ValueError)
 _BROKEN_FILES = (*_BROKEN, lzma.LZMAError, zlib.error, tarfile.TarError)
@@ -61,11 +61,16 @@ def pack_runs(folders: Iterable[str | Path], file: str | Path) -> None:
         if not (path / "config.toml").is_file():
             raise InputError(f"{path} is not a run folder: it has no config.toml; leave it out.")
     above = Path(os.path.commonpath([path.parent for path in paths]))
+    deepest = max(paths, key=lambda path: len(path.relative_to(above).parts))
+    if len(deepest.relative_to(above).parts) >= MOST_PARTS:
+        raise InputError(
+            f"{deepest} lies too deep below {above}: pack runs that lie closer together."
+        )
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar:
         for path in paths:
             for name in sorted(RUN_FILES):
-                if (path / name).is_file():
+                if (path / name).is_file() and not (path / name).is_symlink():
                     content = (path / name).read_bytes()
                     member = tarfile.TarInfo((path / name).relative_to(above).as_posix())
                     member.size = len(content)

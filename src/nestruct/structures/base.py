@@ -36,6 +36,8 @@ _NOT_EVERYWHERE = {
 class Structure(ABC):
     """A discrete latent space. A subclass needs `argmax` and nothing else."""
 
+    counts_solved: bool = False
+    """Whether `argmax` notes how many instances it is given; see `solvers.count_solved`."""
     part_axes: int = 1  # trailing axes of scores that are the parts of one instance
     context_names: tuple[str, ...] | None = ()
     """The context that the methods take besides scores; any name when None."""

@@ -51,6 +51,8 @@ class BlackBox(SizedStructure):
         tensor([[0., 0., 1.]])
     """
 
+    counts_solved = True
+
     def __init__(
         self,
         solve: Callable[..., Any],

@@ -27,6 +27,7 @@ class Categorical(SizedStructure, GibbsStructure):
         tensor([0., 1., 0.])
     """
 
+    counts_solved = True
     rank = 1
 
     def __init__(self, num_classes: int) -> None:

@@ -34,6 +34,7 @@ class DependencyTree(GibbsStructure):
     hold. A sentence of no words has one member, the empty tree.
     """
 
+    counts_solved = True
     part_axes = 2
     context_names = ("lengths",)
     _solver: str

@@ -27,6 +27,12 @@ class Draws:
                 f"{owner}: draws must be a torch.Generator, like torch.Generator().manual_seed(0), "
                 f"or a nestruct.Noise, got {source!r}."
             )
+        streams = source.stream if isinstance(source, Noise) else 0
+        if isinstance(streams, Tensor) and streams.shape[1:] != (1,):
+            raise InputError(
+                f"{owner}: the streams of a noise must have the shape [samples, 1], got "
+                f"{tuple(streams.shape)}."
+            )
         self._source = source
         self._calls = 0
 

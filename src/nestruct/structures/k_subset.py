@@ -24,6 +24,8 @@ class KSubset(SizedStructure, GibbsStructure):
         tensor([0., 1., 0., 1.])
     """
 
+    counts_solved = True
+
     def __init__(self, num_items: int, k: int) -> None:
         self.num_items = check_count("KSubset", "num_items", num_items, 1)
         self.k = self.rank = check_count("KSubset", "k", k, 0, self.num_items)

@@ -24,6 +24,8 @@ class Permutation(SizedStructure):
                 [1., 0.]])
     """
 
+    counts_solved = True
+
     def __init__(self, size: int) -> None:
         self.size = check_count("Permutation", "size", size, 1)
         self.part_shape = (self.size, self.size)

@@ -28,6 +28,8 @@ class SpanningTree(SizedStructure, GibbsStructure):
         tensor([0., 1., 1.])
     """
 
+    counts_solved = True
+
     def __init__(self, num_nodes: int) -> None:
         self.num_nodes = n = check_count("SpanningTree", "num_nodes", num_nodes, 1)
         self.part_shape = (n * (n - 1) // 2,)

@@ -51,5 +51,5 @@ def _known_models(file: Path, examples: dict[str, Any]) -> dict[str, Any]:
         known = json.loads(file.read_text(encoding="utf-8"))
         same = all(known[key] == value for key, value in examples.items())
         return dict(known["models"]) if same and known["format"] == _FORMAT else {}
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return {}

@@ -50,8 +50,7 @@ class Loop:
         """Trains to the end, to an early stop, or until asked to stop."""
         now, settings = self.session.now, self.settings
         self._watch = Stopwatch(now.seconds, self.session.device)
-        # Since they were last read, which waits for the device.
-        self._failed, self._solved = 0, None if now.solved is None else 0
+        self._unread: dict[str, Any] = dict.fromkeys(("failed", "decoded", "solved"), 0)
         # A new run saves after its first step, which is when the estimator has made its plan.
         self._saved_at = time.monotonic() if now.step else -math.inf
         with catch_interrupt(twice=world_size() == 1) as interrupt:
@@ -86,22 +85,17 @@ class Loop:
 
     def _count(self, report: StepReport) -> None:
         """Adds a step's costs to the run's; those on the device are not looked at yet."""
-        now = self.session.now
-        now.evaluations += int(report.num_evaluations)
-        decoded = report.num_decoded
-        now.decoded = _plus(now.decoded, None if decoded is None else int(decoded))
-        self._failed, self._solved = (
-            _plus(self._failed, report.num_failed),
-            _plus(self._solved, report.num_solved),
-        )
+        self.session.now.evaluations += int(report.num_evaluations)
+        for name, value in _on_device(report).items():
+            self._unread[name] = _plus(self._unread[name], value)
         self._watch.count(report)
 
     def _read(self) -> None:
         """Adds what the device counted, which waits for it."""
-        now = self.session.now
-        now.failed += int(self._failed)
-        now.solved = _plus(now.solved, None if self._solved is None else int(self._solved))
-        self._failed, self._solved = 0, None if now.solved is None else 0
+        for name, value in self._unread.items():
+            total = getattr(self.session.now, name)
+            setattr(self.session.now, name, _plus(total, None if value is None else int(value)))
+        self._unread = dict.fromkeys(self._unread, 0)
 
     def _log(self, report: StepReport) -> None:
         """Reads the step's report, which is what waits for the device."""
@@ -211,6 +205,15 @@ class Loop:
     def _is_stuck(self) -> bool:
         patience = self.settings.patience
         return patience is not None and self.session.now.unimproved >= patience
+
+
+def _on_device(report: StepReport) -> dict[str, Any]:
+    """What a step counted that may still be under way on the device."""
+    return {
+        "failed": report.num_failed,
+        "decoded": report.num_decoded,
+        "solved": report.num_solved,
+    }
 
 
 def _plus(total: Any, more: Any) -> Any:

@@ -25,6 +25,11 @@ def check_estimator(estimator: Estimator) -> None:
             "The estimator must be one of nestruct's, or derive from "
             f"nestruct.estimators.Estimator; got {estimator!r}."
         )
+    if not isinstance(getattr(type(estimator), "kind", None), str):
+        raise InputError(
+            f"{type(estimator).__name__} does not say of which kind it is: set kind on the class, "
+            "like kind = 'gradient-free'."
+        )
 
 
 def join_parameters(estimator: Estimator, optimizer: torch.optim.Optimizer) -> None:

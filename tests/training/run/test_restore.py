@@ -23,6 +23,7 @@ from nestruct.errors import NestructError
 from nestruct.estimators.registry import ESTIMATORS
 from nestruct.noise import Purpose, derive_seed
 from nestruct.training.run import read_checkpoint
+from nestruct.training.run.checkpoint import write_checkpoint
 
 
 def estimators():
@@ -239,3 +240,38 @@ def test_logs_that_lost_lines_are_noted_and_stay_readable(tmp_path, capsys):
     train(run=tmp_path, resume=True, log_interval=1, checkpoint_seconds=0, progress=True)
     assert "metrics.jsonl has lost" in capsys.readouterr().out
     assert metrics(tmp_path)[-1]["step"] == 12
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("lines", {"../victim.txt": 0, "metrics.jsonl": 0}),
+        ("lines", None),
+        ("lines", {"metrics.jsonl": -1}),
+        ("step", 1.5),
+        ("decoded", "x"),
+        ("solved", [1]),
+        ("seconds", "x"),
+        ("best", [1]),
+        ("threads", "a"),
+        ("more", 1),
+    ],
+    ids=str,
+)
+def test_a_crafted_checkpoint_is_refused_or_does_no_harm(tmp_path, name, value):
+    """Its checksum is right, and what it says of the run is not."""
+    run, victim = tmp_path / "run", tmp_path / "victim.txt"
+    victim.write_text("mine")
+    train(max_steps=3, run=run)
+    for kind in ("best", "last"):
+        found = read_checkpoint(run / "checkpoints" / kind)
+        found.loop[name] = value
+        write_checkpoint(run / "checkpoints", kind, found)
+    harmless = name == "lines" and isinstance(value, dict) and min(value.values()) == 0
+    if harmless:
+        train(max_steps=4, run=run, resume=True)
+    else:
+        with pytest.raises(nestruct.InputError):
+            train(max_steps=4, run=run, resume=True)
+    assert victim.read_text() == "mine"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run", "victim.txt"]

@@ -23,7 +23,7 @@ from nestruct.models.parser.networks import ArcParser, TreeLanguageModel
 from nestruct.models.parser.population import case_log_likelihood, heads_of, population_losses
 from nestruct.models.structured import StructuredModel, are_hard, overrides_nothing
 from nestruct.noise import Noise
-from nestruct.objective import DIVERGENCES
+from nestruct.objective import DIVERGENCES, check_divergence
 from nestruct.structures import NonProjectiveTree, ProjectiveTree
 from nestruct.structures.dependency_tree import DependencyTree
 from nestruct.structures.rows import is_capturing
@@ -98,7 +98,7 @@ class ParserVAE(StructuredModel):
             check_count(owner, name, size, 1)
         check_choice("ParserVAE: structure", structure, _STRUCTURES)
         check_choice("ParserVAE: objective", objective, _OBJECTIVES)
-        check_choice("ParserVAE: divergence", divergence, DIVERGENCES)
+        check_divergence(owner, divergence)
         if not 0 <= word_dropout < float("inf"):
             raise InputError(f"ParserVAE: word_dropout must not be negative, got {word_dropout!r}.")
         if len(vectors) != len(vocabulary.words):

@@ -18,7 +18,7 @@ from nestruct.errors import InputError
 from nestruct.models.relational.nri import DIMENSIONS, RelationalDecoder, RelationalEncoder
 from nestruct.models.structured import StructuredModel, are_hard, hard_structures, observed
 from nestruct.noise import Noise
-from nestruct.objective import DIVERGENCES
+from nestruct.objective import DIVERGENCES, check_divergence
 from nestruct.structures import KSubset, SpanningTree
 
 _STRUCTURES = ("spanning-tree", "k-subset")
@@ -95,7 +95,7 @@ class RelationalVAE(StructuredModel):
         self._rollouts = [(0, self.num_rollout_steps), *self._phases(rollout_curriculum)]
         check_count(owner, "hidden_size", hidden_size, 1)
         check_choice("RelationalVAE: structure", structure, _STRUCTURES)
-        check_choice("RelationalVAE: divergence", divergence, DIVERGENCES)
+        check_divergence(owner, divergence)
         positive = {"variance": variance, "score_scale": score_scale, "kl_weight": kl_weight}
         for name, value in positive.items():
             check_positive(owner, name, value)

@@ -1,8 +1,8 @@
 """What parsers attach on the same test sentences: who is better, and where.
 
 From the counts that a run notes of its test data: differences with intervals
-(`nestruct.reports.bootstrap`), and the share of rightly attached words by sentence length and by
-the true arc's length. Words without punctuation everywhere, as published.
+(`nestruct.reports.paper.bootstrap`), and the share of rightly attached words by sentence length and
+by the true arc's length. Words without punctuation everywhere, as published.
 """
 
 import html
@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from nestruct.errors import InputError
-from nestruct.reports.bootstrap import Difference, paired_bootstrap
 from nestruct.reports.charts import Series, draw_buckets, swatch
 from nestruct.reports.groups import Group
 from nestruct.reports.names import short_names
+from nestruct.reports.paper.bootstrap import Difference, paired_bootstrap
 from nestruct.reports.paper.comparison import chosen
 from nestruct.reports.paper.published import pair_name, published_tables
 from nestruct.reports.runs import Record, Run

@@ -7,10 +7,10 @@ each cell cost, and runs with other settings.
 
 from collections.abc import Callable, Sequence
 
-from nestruct.reports.bootstrap import RESAMPLES
 from nestruct.reports.groups import Group
 from nestruct.reports.methods import cost_cell
 from nestruct.reports.paper.attachment import compare, say_difference
+from nestruct.reports.paper.bootstrap import RESAMPLES
 from nestruct.reports.paper.comparison import (
     NOT_RUN,
     NOT_TESTED,

@@ -44,7 +44,10 @@ class RecipePart:
         parameters = self.parameters()
         hints = _hints(self.make)
         resolved = {}
+        renamed = vars(self.make).get("renamed_options", {}) if inspect.isclass(self.make) else {}
         for name, value in options.items():
+            if name in renamed:
+                raise InputError(f"{where}: the option {name} is called {renamed[name]} now.")
             check_name(f"{where}: the option", name, parameters)
             resolved[name] = check_value(f"{where}.{name}", value, hints.get(name, Any))
         for name, parameter in parameters.items():

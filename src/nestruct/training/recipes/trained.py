@@ -86,8 +86,8 @@ def evaluate_run(
     if split in hidden:
         told = " or ".join(name for name in splits if name not in hidden)
         raise InputError(
-            f"The {split} split of {run} does not tell its true structures (sentences come without "
-            f"their trees, say), so there is nothing to compare with; say --split {told}."
+            f"The {split} split of {run} does not tell its true structures, so there is nothing to "
+            f"compare with; say --split {told}."
         )
     examples = to_device(splits[split], torch.device(recipe.device))
     values = measure(recipe, model, examples)

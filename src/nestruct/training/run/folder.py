@@ -63,7 +63,8 @@ class RunFolder:
         with self.one_sentence():
             if (self.path / "config.toml").read_bytes() != self._config:  # trained for longer
                 write_whole(self.path / "config.toml", self._config)
-            for name, count in lines.items():
+            for name in LOGS:  # and no other name, whatever a checkpoint says
+                count = lines.get(name, 0)
                 file = _open_log(self.path / name)
                 self._logs[name] = file
                 whole = [line for line in itertools.islice(file, count) if line.endswith(b"\n")]

@@ -3,12 +3,12 @@
 import logging
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import torch
 from torch import Tensor, nn
 
-from nestruct.checks import check_choice
+from nestruct.checks import check_choice, check_value
 from nestruct.errors import InputError
 from nestruct.estimators import Estimator
 from nestruct.training.run.checkpoint import Checkpoint, first_good
@@ -26,6 +26,8 @@ _FREE = {
     *(f"training.{name}" for name in (*_LENGTH, *_MEANS)),
     *(f"estimator.{name}" for name in _ROOM),
 }
+
+_COUNTS = ("step", "evaluations", "decoded", "solved", "failed", "unimproved", "best_step")
 
 
 def newest_checkpoint(path: Path) -> tuple[Checkpoint | None, list[str]]:
@@ -54,14 +56,32 @@ def restore(
         if scheduler is not None:
             scheduler.load_state_dict(found.optimizer["scheduler"])
         estimator.load_state_dict(found.estimator)
-        # What version 0.1 did not count is not known.
-        return Progress(**{"decoded": None, "solved": None} | found.loop)
     except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
         reason = " ".join(str(error).split())[:200]
         raise InputError(
             f"The checkpoint of step {found.step} is of another model, optimizer, scheduler or "
             f"estimator ({reason}); resume with those that the run began with."
         ) from None
+    # What version 0.1 did not count is not known.
+    return _progress({"decoded": None, "solved": None} | found.loop)
+
+
+def _progress(loop: dict[str, Any]) -> Progress:
+    """Where the run was; raises where a value is none that `Progress` can have."""
+    hints = get_type_hints(Progress)
+    for name, value in loop.items():
+        if name not in hints:
+            raise InputError(
+                f"The checkpoint has an entry {name!r} that is not known; it cannot be used."
+            )
+        check_value(f"The checkpoint's {name}", value, hints[name])
+    entries = [
+        *(loop.get("lines") or {}).values(),
+        *(v or 0 for k, v in loop.items() if k in _COUNTS),
+    ]
+    if any(type(value) is not int or value < 0 for value in entries):
+        raise InputError("The checkpoint counts something below 0; it cannot be used.")
+    return Progress(**loop)
 
 
 def find_checkpoint(run: str | Path, checkpoint: str) -> tuple[str, Checkpoint]:

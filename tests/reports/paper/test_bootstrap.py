@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nestruct.reports.bootstrap import _draws, paired_bootstrap
+from nestruct.reports.paper.bootstrap import _draws, paired_bootstrap
 
 
 def test_all_resamples_of_three_sentences():
