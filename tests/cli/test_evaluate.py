@@ -80,7 +80,7 @@ def test_hidden_trees_are_not_compared_with(parser, tmp_path, capsys):
     assert run("train", "parser-tiny-nes", *start, "training.max_epochs=1") == 0
     status, _, err = said(capsys, "evaluate", tmp_path / "nes", "--split", "train")
     assert status != 0
-    assert "without their trees" in err
+    assert "does not tell its true structures" in err
 
 
 def test_without_the_best_checkpoint_the_last_is_named_and_noted(parser, tmp_path, caplog):

@@ -157,7 +157,8 @@ class Estimator(ABC):
         seconds = torch.tensor(solver_seconds() - before) if on_cpu else None
         self._finish(model, batch, Noise(seed=seed, step=step))
         # What modules of another kind do inside their loss, and solvers of another, is not known.
-        known = isinstance(model, StructuredModel) and model.structure.counts_solved
+        structure = getattr(model, "structure", None)  # some are taught, and have none
+        known = isinstance(model, StructuredModel) and (not structure or structure.counts_solved)
         return StepReport(
             loss=stats["loss"],
             loss_std=stats["std"],
