@@ -59,6 +59,8 @@ class Loop:
                     self.session.append("structures.jsonl", self.drawings.header())
                 self._evaluate()
             self.display.begin(now.step)
+            # Asked once: to look for a hook takes as long as launching a kernel or two.
+            after_step = self.model.after_step if isinstance(self.model, HasAfterStep) else None
             while now.step < settings.max_steps and not self._is_stuck():
                 if any_rank(bool(interrupt), self.session.device):
                     self._save("last")
@@ -69,8 +71,8 @@ class Loop:
                 batch = self.minibatch(now.step)
                 report = self.estimator.backward(self.model, batch, seed=self.seed, step=now.step)
                 self.optimizer.step()
-                if isinstance(self.model, HasAfterStep):
-                    self.model.after_step(now.step, self.optimizer)
+                if after_step is not None:
+                    after_step(now.step, self.optimizer)
                 if self.scheduler is not None and not self._on_plateau:
                     self._schedule()
                 now.step += 1
