@@ -14,7 +14,7 @@ from tyro.conf import arg
 from nestruct.cli.arguments import Device, Flag, Folder, MaybeRecipe, Number, Overrides
 from nestruct.cli.queue import stop_when_orphaned
 from nestruct.errors import InputError
-from nestruct.population.shard import my_rank
+from nestruct.processes import my_rank
 from nestruct.training import FitResult, Recipe, read_config, read_recipe
 from nestruct.training import train as train_recipe
 from nestruct.training.recipes import apply_override

@@ -22,7 +22,7 @@ from nestruct.estimators import Estimator
 from nestruct.models import StructuredModel
 from nestruct.models.hooks import HasBegin
 from nestruct.noise import Purpose, derive_seed, forked_generators
-from nestruct.population.shard import my_rank, share_model
+from nestruct.processes import my_rank, share_model
 from nestruct.training.drawings import Drawings
 from nestruct.training.evaluate import Metrics, evaluate, matmul_precision
 from nestruct.training.loop import Loop

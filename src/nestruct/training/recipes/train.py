@@ -6,7 +6,7 @@ from pathlib import Path
 from nestruct.data.hooks import HasBaselines, HasDrawing
 from nestruct.errors import InputError
 from nestruct.models.hooks import HasNeedsStart
-from nestruct.population.shard import my_rank
+from nestruct.processes import my_rank
 from nestruct.training.fit import FitResult, fit
 from nestruct.training.recipes.build import build
 from nestruct.training.recipes.gap import WithSmoothingGap

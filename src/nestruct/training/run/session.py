@@ -11,7 +11,7 @@ from torch import nn
 
 from nestruct.errors import InputError
 from nestruct.estimators import Estimator
-from nestruct.population.shard import first_rank_decides, my_rank, wait_for_all, world_size
+from nestruct.processes import first_rank_decides, my_rank, wait_for_all, world_size
 from nestruct.training.run.checkpoint import Checkpoint
 from nestruct.training.run.environment import describe_environment
 from nestruct.training.run.folder import RunFolder, check_is_free, read_config
