@@ -190,6 +190,7 @@ def fit(
                 seed=derive_seed(seed, Purpose.EVALUATION),
                 batch_size=settings.eval_batch_size,
                 metrics=metrics.get(split) if isinstance(metrics, Mapping) else metrics,
+                share=True,
             )
 
     untrained = None
