@@ -13,6 +13,7 @@ import re
 import sys
 from collections.abc import Callable
 
+import projection
 import table1
 import table2
 import table3
@@ -52,6 +53,8 @@ TABLES: dict[str, tuple[Callable[..., str], tuple[str, ...]]] = {
     "demo": (table_rest.demo_table, ("demo",)),
     "relational-step": (table_rest.relational_table, ("relational-step-h200",)),
     "processes": (table_rest.processes_table, ("scaling-processes-cpu",)),
+    "projection": (projection.projection_table, ("shares-h200",)),
+    "wire": (projection.wire_table, ("wire-cpu",)),
 }
 _PLACE = re.compile(r"<!-- table: (?P<name>[\w-]+) -->\n.*?<!-- end -->\n", re.DOTALL)
 
