@@ -17,6 +17,7 @@ import projection
 import table1
 import table2
 import table3
+import table3_revival
 import table_rest
 from table_data import DOCS, RESULTS, Data, read_json, to_text
 
@@ -25,6 +26,7 @@ COLLECTED: dict[str, Callable[[], Data]] = {
     "table1": table1.collect,
     "table2": table2.collect,
     "table3": table3.collect_table3,
+    "table3-revival": table3_revival.collect,
     "appendix": table3.collect_appendix,
     "demo": table_rest.collect_demo,
 }
@@ -42,6 +44,8 @@ TABLES: dict[str, tuple[Callable[..., str], tuple[str, ...]]] = {
     "table3": (table3.main_table, ("table3",)),
     "table3-populations": (table3.population_table, ("table3",)),
     "table3-categories": (table3.used_table, ("table3",)),
+    "table3-revival": (table3_revival.main_table, ("table3-revival", "table3")),
+    "table3-revival-search": (table3_revival.search_table, ("table3-revival",)),
     "table3-snes": (table3.snes_table, ("table3",)),
     "table3-search": (table3.search_table, ("table3",)),
     "epochs": (table3.epoch_table, ("epoch-h200", "epoch-cpu")),

@@ -44,8 +44,10 @@ RECIPES: dict[str, tuple[str, ...]] = {
 
 IMAGES = ("data.num_train=40", "data.num_validation=20", "data.num_test=20")
 PARSERS = ("data.source=gl_treegal", "data.target=gl_treegal", "training.max_epochs=none")
+REVIVAL = ("model.revival=2", "model.revival_until=4", "scheduler.start=2")
 FROM_FILES: dict[str, tuple[str, ...]] = {
     "table3-nes": (*IMAGES, "estimator.population_size=6"),
+    "table3-nes-revival": (*IMAGES, *REVIVAL, "estimator.population_size=6"),
     "table3-sst": IMAGES,
     "unstructured-gsm": IMAGES,
     "unstructured-nes": (*IMAGES, "estimator.population_size=6"),
