@@ -1,10 +1,11 @@
 """Generated data that are kept on disk, one file for each set of options.
 
 The folder is ``NESTRUCT_CACHE``, or ``nestruct`` in the user's cache folder. All that is in it can
-be deleted at any time; a file that cannot be read or written only costs the time to generate the
-data again.
+be deleted at any time; a file that cannot be read or written, or is not as it was written, only
+costs the time to generate the data again.
 """
 
+import hashlib
 import json
 import logging
 import os
@@ -40,8 +41,12 @@ def cached(
     path = folder() / f"{name}-{derive_key(*identity.encode()):016x}.safetensors"
     try:
         with safe_open(path, "pt") as file:
-            if (file.metadata() or {}).get("identity") == identity:
-                return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+            known = file.metadata() or {}
+            data = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+        if known == {"identity": identity, "checksum": _checksum(data)}:
+            return data
+        why = "is not as it was written" if "checksum" in known else "has no checksum"
+        log.warning("%s %s: the data are generated again.", path, why)
     except FileNotFoundError:
         pass
     except (OSError, SafetensorError) as error:
@@ -49,7 +54,7 @@ def cached(
     data = generate()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, save(data, {"identity": identity}))
+        write_whole(path, save(data, {"identity": identity, "checksum": _checksum(data)}))
     except OSError as error:
         log.warning("The data could not be kept in %s: %s.", path.parent, error)
     return data
@@ -61,3 +66,8 @@ def folder() -> Path:
         if os.environ.get(name):
             return Path(os.environ[name]) / below
     return Path("~/.cache/nestruct").expanduser()  # as it is where there is no home
+
+
+def _checksum(data: dict[str, Tensor]) -> str:
+    """The SHA-256 of names, shapes, types and values."""
+    return hashlib.sha256(save(data)).hexdigest()

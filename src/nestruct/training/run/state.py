@@ -27,3 +27,5 @@ class Progress:
     reason: str | None = None  # why it ended; None while it goes on
     threads: int = field(default_factory=torch.get_num_threads)
     lines: dict[str, int] = field(default_factory=lambda: dict.fromkeys(LOGS, 0))
+    digests: dict[str, str] = field(default_factory=dict)  # the SHA-256 of those lines
+    whole_logs: dict[str, str] | None = None  # the SHA-256 of each whole log; None before the end
