@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import safetensors.torch
-from safetensors import SafetensorError
 
-from nestruct.errors import NestructError
+from nestruct.errors import InputError, NestructError, first_line
 from nestruct.files import sync_folder, write_synced
 from nestruct.training.run.packing import pack, unpack
+from nestruct.training.run.state import Progress
+from nestruct.untrusted import parse_json, read_file
 
 FORMAT = 1
 STATES = ("model", "optimizer", "estimator")
@@ -88,18 +89,23 @@ def read_checkpoint(path: Path) -> Checkpoint:
 
     Raises:
         CheckpointError: It is not there, or not as it was written.
+        InputError: It says what no training can have written.
     """
     state = _read_state(path)
     parts = {}
     for part in STATES:
         file = path / f"{part}.safetensors"
         try:
-            content = file.read_bytes()
+            content = read_file(file, _memory() // 2)  # once as it is, once as tensors
             if hashlib.sha256(content).hexdigest() != state["checksums"][part]:
                 raise CheckpointError(f"{file} was truncated or edited (its checksum is wrong)")
             parts[part] = unpack(state[part], safetensors.torch.load(content))
-        except (OSError, SafetensorError, LookupError, TypeError, ValueError) as error:
-            raise CheckpointError(f"{file} cannot be read ({error})") from None
+        except CheckpointError:
+            raise
+        except Exception as error:  # whatever torch and safetensors make of foreign tensors
+            raise CheckpointError(f"{file} cannot be read ({first_line(error)})") from None
+        if not isinstance(parts[part], dict):
+            raise CheckpointError(f"{file} does not hold the state of the {part}")
     return Checkpoint(**parts, loop=state["loop"])
 
 
@@ -121,7 +127,7 @@ def discard_damaged(path: Path) -> None:
     if path.is_dir() and not path.is_symlink():
         try:
             read_checkpoint(path)
-        except CheckpointError:
+        except NestructError:
             shutil.rmtree(path)
     elif path.exists() or path.is_symlink():
         path.unlink()
@@ -147,7 +153,7 @@ def first_good(folder: Path, names: list[str]) -> tuple[Checkpoint | None, list[
 def _read_state(path: Path) -> dict[str, Any]:
     file = path / "state.json"
     try:
-        state = json.loads(file.read_text(encoding="utf-8"))
+        state = parse_json(read_file(file))
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{file} cannot be read ({error})") from None
     if not isinstance(state, dict) or "format" not in state:
@@ -165,9 +171,19 @@ def _read_state(path: Path) -> dict[str, Any]:
         complete = False
     if not complete:
         raise CheckpointError(f"{file} is not the state of a checkpoint")
+    try:
+        Progress.from_loop(state["loop"])
+    except InputError as error:
+        # No damage: the checksum is right, so the checkpoint before is no better.
+        raise InputError(f"{file} cannot be used: {str(error).rstrip('.')}.") from None
     return state
 
 
 def _checksum(state: dict[str, Any]) -> str:
     rest = {key: value for key, value in state.items() if key != "checksum"}
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+
+
+def _memory() -> int:
+    """Bytes of the machine's memory."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -8,7 +8,6 @@ import math
 import os
 import shlex
 import shutil
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -19,7 +18,9 @@ from nestruct.errors import InputError, NestructError
 from nestruct.files import write_whole
 from nestruct.training.run.checkpoint import Checkpoint, discard_damaged, write_checkpoint
 from nestruct.training.run.lock import give_lock_back, take_lock
+from nestruct.training.run.reach import check_reach
 from nestruct.training.run.state import LOGS, Record
+from nestruct.untrusted import read_toml
 
 
 class RunFolder:
@@ -45,6 +46,7 @@ class RunFolder:
         self._good: set[str] = set()  # checkpoints known to be whole
         with self.one_sentence():
             path.mkdir(parents=True, exist_ok=True)
+            check_reach(path)
             self._lock = take_lock(path)
 
     def create(self, environment: dict[str, Any]) -> None:
@@ -149,7 +151,7 @@ def read_config(path: Path) -> dict[str, Any]:
     """The resolved recipe of a run."""
     file = Path(path) / "config.toml"
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
+        return read_toml(file)
     except FileNotFoundError:
         raise InputError(
             f"{path} is not a run folder: it has no config.toml; give the one that --run named."
