@@ -4,9 +4,11 @@ An error that nestruct raises on purpose ends in one sentence and exit status 1,
 was not understood; anything else is a bug and shows its traceback.
 """
 
+import contextlib
 import os
+import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import tyro
 
@@ -40,6 +42,7 @@ VERBS: dict[str, Callable[..., int]] = {
 }
 WITH_OVERRIDES = {"train", "sweep", "check-gradient"}
 FLAGS = {"--tensorboard"}  # their options without a value
+TIDY = {"evaluate", "parse", "report", "data"}  # others decide themselves what SIGTERM does
 
 
 _OUT_OF_MEMORY = (
@@ -69,9 +72,10 @@ def _run(words: list[str]) -> int:
         rest = _overrides_last(rest)
     try:
         check_word("The verb", verb, VERBS)
-        return tyro.cli(VERBS[verb], prog=f"nestruct {verb}", args=rest)
+        with _tidy_end() if verb in TIDY else contextlib.nullcontext():
+            return tyro.cli(VERBS[verb], prog=f"nestruct {verb}", args=rest)
     except NestructError as error:
-        print(f"nestruct: {error}", file=sys.stderr)
+        print(f"nestruct: {_printable(str(error))}", file=sys.stderr)
         return 2 if isinstance(error, UsageError) else 1
     except KeyboardInterrupt:
         print("nestruct: stopped.", file=sys.stderr)
@@ -88,6 +92,37 @@ def _run(words: list[str]) -> int:
         where = "" if error.filename is None else f"{error.filename}: "
         print(f"nestruct: {where}{error.strerror or error}.", file=sys.stderr)
         return 1
+
+
+class _EndedError(BaseException):
+    """SIGTERM came."""
+
+
+@contextlib.contextmanager
+def _tidy_end() -> Iterator[None]:
+    """Removes unfinished files at SIGTERM, and then ends by it, as without us."""
+
+    def end(number: int, frame: object) -> None:
+        raise _EndedError
+
+    try:
+        before = signal.signal(signal.SIGTERM, end)
+    except ValueError:  # not in the main thread: whoever started it decides
+        yield
+        return
+    try:
+        yield
+    except _EndedError:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _printable(text: str) -> str:
+    """One line without control characters: what a stranger's file says may be among it."""
+    plain = " ".join(text.split())
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in plain)
 
 
 def _help() -> str:

@@ -35,6 +35,7 @@ Overrides = Annotated[
 # None by default, which the help need not say.
 Folder = Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="")]
 Number = Annotated[int | None, _WHOLE_NUMBER, arg(metavar="N", help_behavior_hint="")]
+MaxWords = Annotated[int, _WHOLE_NUMBER, arg(metavar="N")]
 Device = Annotated[str | None, arg(metavar="D", help_behavior_hint="")]
 Flag = Annotated[bool, FlagCreatePairsOff, arg(help_behavior_hint="")]
 

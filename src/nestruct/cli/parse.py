@@ -1,16 +1,21 @@
 """``nestruct parse``: dependency trees for a CoNLL-U file."""
 
+import contextlib
 import sys
+import threading
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from nestruct.cli.arguments import Flag, RunFolder
-from nestruct.data.treebank import Reader
+from nestruct.cli.arguments import Flag, MaxWords, RunFolder
+from nestruct.data.treebank import MAX_WORDS, Reader
 from nestruct.errors import InputError
 from nestruct.models import ParserVAE
-from nestruct.models.parser.files import parse_file
+from nestruct.models.parser.files import Parsed, parse_file
 from nestruct.training import load
+
+_SILENCE = 10.0  # seconds of work after which a person wants to know that it goes on
 
 
 def parse(
@@ -20,6 +25,7 @@ def parse(
     *,
     output: Annotated[str, arg(aliases=["-o"], metavar="OUT")] = "-",
     skip_bad: Flag = False,
+    max_words: MaxWords = MAX_WORDS,
     checkpoint: Literal["best", "last"] = "best",
     device: Annotated[str, arg(metavar="D")] = "auto",
 ) -> int:
@@ -32,6 +38,7 @@ def parse(
         file: What to parse, plain or gzip; - is standard input.
         output: Where to; - is standard output, a name that ends in .gz is compressed.
         skip_bad: Pass malformed sentences through as they are, and count them.
+        max_words: A longer sentence is a malformed one.
         checkpoint: Which parameters: best on validation, or last.
         device: auto, cpu, cuda or cuda:1.
     """
@@ -40,11 +47,29 @@ def parse(
         raise InputError(
             f"{run} holds no parser but a {type(model).__name__}; train parser-source."
         )
-    reader = Reader(file, trees=False, skip_bad=skip_bad)
-    done = parse_file(model, reader, output)
+    reader = Reader(file, trees=False, skip_bad=skip_bad, max_words=max_words)
+    done = Parsed()
+    with _signs_of_life(done):
+        parse_file(model, reader, output, done)
     left = "it is" if reader.num_bad == 1 else "they are"
     bad = f"; {reader.num_bad} malformed left as {left}" if reader.num_bad else ""
     bad += f" ({reader.first_bad.removesuffix('.')})" if reader.first_bad else ""
-    counts = ", ".join(f"{n:,} {name if n != 1 else name[:-1]}" for name, n in done.items())
-    print(f"Parsed {counts}{bad}.", file=sys.stderr)
+    print(f"Parsed {done}{bad}.", file=sys.stderr)
     return 0
+
+
+@contextlib.contextmanager
+def _signs_of_life(done: Parsed) -> Iterator[None]:
+    """Says now and then how far it is, also while one long sentence takes its time."""
+    ended = threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(_SILENCE):
+            if done.at_work:
+                print(f"Parsed {done} so far.", file=sys.stderr, flush=True)
+
+    threading.Thread(target=watch, daemon=True).start()
+    try:
+        yield
+    finally:
+        ended.set()

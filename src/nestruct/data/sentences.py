@@ -13,6 +13,7 @@ from torch import Tensor
 from nestruct.data.batch import map_tensors, select_rows
 from nestruct.data.minibatches import Minibatches
 from nestruct.data.treebank import Sentence, is_punctuation
+from nestruct.errors import InputError
 
 UNKNOWN, ROOT = 0, 1  # the first two words of every vocabulary
 _RESERVED = ("<unknown>", "<root>")
@@ -96,9 +97,29 @@ class Vocabulary:
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> "Vocabulary":
-        """From what `to_state` gave."""
-        words, counts, labels = (tuple(state[name]) for name in ("words", "counts", "labels"))
-        return cls(words, counts, state["num_outputs"], labels)
+        """From what `to_state` gave.
+
+        Raises:
+            InputError: It is none that `to_state` can have given.
+        """
+        kinds = {"words": str, "counts": int, "labels": str}
+        try:
+            values = {name: tuple(state[name]) for name in kinds}
+            num_outputs = state["num_outputs"]
+            words, counts = values["words"], values["counts"]
+            right = (
+                all(type(v) is kind for name, kind in kinds.items() for v in values[name])
+                and words[:2] == _RESERVED
+                and len(set(words)) == len(words)
+                and type(num_outputs) is int
+                and 2 <= len(counts) <= num_outputs <= len(words)
+                and min(counts) >= 0
+            )
+        except (TypeError, KeyError):
+            right = False
+        if not right:
+            raise InputError("The vocabulary is none that a parser can have; train it again.")
+        return cls(values["words"], values["counts"], num_outputs, values["labels"])
 
 
 @dataclass(frozen=True)

@@ -14,22 +14,25 @@ import os
 import re
 import sys
 import unicodedata
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from nestruct.checks import check_count
+from nestruct.data.blocks import name_of, read_blocks
 from nestruct.errors import InputError
-from nestruct.files import BOM, GZIP, open_whole
+from nestruct.files import BOM, open_whole
 
 log = logging.getLogger("nestruct")
 
 _COLUMNS = 10
 _ID, _FORM, _HEAD, _LABEL = 0, 1, 6, 7
 _MAX_DIGITS = 9
+MAX_WORDS = 1000  # of a sentence, unless more are asked for: a parser takes seconds for so many
+_BYTES_PER_WORD = 1024  # that a sentence may take, comments and all
 _EXTRA = re.compile(rf"[0-9]{{1,{_MAX_DIGITS}}}[-.][0-9]{{1,{_MAX_DIGITS}}}")
-_WITHOUT_BREAKS = re.compile(r"[^\t\r\n]*")
+_WITHOUT_BREAKS = re.compile(r"[^\t\r\n\0]*")
 
 
 @dataclass(frozen=True)
@@ -92,6 +95,8 @@ class Reader:
         trees: Whether every sentence must have a tree. Without, heads and labels are not looked at.
         single_root: Whether that tree must have exactly one word below the root.
         skip_bad: Whether a malformed sentence is passed over and counted instead of an error.
+        max_words: A sentence with more words is malformed, and so is one that takes more than 1 kB
+            for each of so many words. No more than that is in memory at a time.
 
     Attributes:
         num_bad: Malformed sentences so far; each reading counts from 0.
@@ -114,24 +119,36 @@ class Reader:
         trees: bool = True,
         single_root: bool = True,
         skip_bad: bool = False,
+        max_words: int = MAX_WORDS,
     ) -> None:
         self.source, self.trees, self.single_root = source, trees, single_root
         self.skip_bad = skip_bad
+        self.max_words = check_count("Reader", "max_words", max_words, 1)
         self.num_bad = 0
         self.first_bad: str | None = None
         if isinstance(source, io.TextIOBase):
-            raise InputError(f"Reader: {_name(source)} is a text stream; open it as a binary one.")
+            raise InputError(
+                f"Reader: {name_of(source)} is a text stream; open it as a binary one."
+            )
 
     def __iter__(self) -> Iterator[Sentence]:
         return (block for block in self.blocks() if isinstance(block, Sentence))
 
     def blocks(self) -> Iterator[Sentence | bytes]:
-        """Sentences, and the bytes of those that were passed over: all that the file has."""
+        """Sentences, and the bytes of those that were passed over: all that the file has.
+
+        The bytes of a sentence that is too large come in several pieces.
+        """
         self.num_bad, self.first_bad = 0, None
-        name = _name(self.source)
-        for number, lines in _blocks(self.source, name):
+        name, most = name_of(self.source), self.max_words * _BYTES_PER_WORD
+        for number, lines, part in read_blocks(self.source, most):
+            if part == "rest":
+                yield b"".join(lines)
+                continue
             try:
-                yield _parse(lines, self.trees, self.single_root)
+                if part == "start":
+                    raise _BadLineError(0, f"the sentence has more than {most // 1024:,} kB")
+                yield _parse(lines, self.trees, self.single_root, self.max_words)
             except _BadLineError as error:
                 reason = f"{name}, line {number + error.place}: {error}."
                 if not self.skip_bad:
@@ -217,7 +234,9 @@ def _check_columns(forms: Sequence[str], heads: Sequence[int], labels: Sequence[
         )
     for text in (*forms, *labels):
         if not _WITHOUT_BREAKS.fullmatch(text):
-            raise InputError(f"A form or label must have no tabs or line ends in it, got {text!r}.")
+            raise InputError(
+                f"A form or label must have no NUL, no tabs or line ends in it, got {text!r}."
+            )
     if not all(forms):
         raise InputError("A form must not be empty.")
     for head in heads:
@@ -233,69 +252,7 @@ class _BadLineError(Exception):
         self.place = place
 
 
-def _blocks(source: Any, name: str) -> Iterator[tuple[int, list[bytes]]]:
-    """Sentences as lines, each with the number of its first line; a blank line ends a sentence."""
-    lines: list[bytes] = []
-    begin, has_text = 1, False
-    for number, line in enumerate(_lines(source, name), 1):
-        lines.append(line)
-        if line.strip():
-            has_text = True
-        elif has_text:  # at once: the next line may be long in coming
-            yield begin, lines
-            lines, begin, has_text = [], number + 1, False
-    if lines:
-        yield begin, lines
-
-
-def _name(source: Any) -> str:
-    if source == "-":
-        return "standard input"
-    if isinstance(source, str | Path):
-        return str(source) or "''"
-    return str(getattr(source, "name", "file"))
-
-
-def _lines(source: Any, name: str) -> Iterator[bytes]:
-    number = 0
-    try:
-        with contextlib.ExitStack() as stack:
-            if source == "-":
-                source = _standard_input()
-            elif isinstance(source, str | Path):
-                source = stack.enter_context(open(source, "rb"))
-            for line in _unpacked(source):
-                yield line
-                number += 1
-    except (EOFError, zlib.error, gzip.BadGzipFile):
-        raise InputError(
-            f"{name} is not a whole gzip file: it can be read up to line {number}; get it again."
-        ) from None
-    except OSError as error:
-        raise InputError(f"{name} cannot be read: {error.strerror or error}.") from None
-
-
-def _standard_input() -> BinaryIO:
-    """A file of its own: where a thread still reads ``sys.stdin`` at the end, Python aborts."""
-    if sys.stdin is None:
-        raise InputError("Standard input is closed: name a file to read.")
-    return open(sys.stdin.fileno(), "rb", closefd=False)
-
-
-def _unpacked(file: Any) -> Iterator[bytes]:
-    if hasattr(file, "peek"):
-        packed = file.peek(2)[:2] == GZIP
-    else:  # what lies in memory
-        packed = file.read(2) == GZIP
-        file.seek(0)
-    if not packed:
-        yield from file
-        return
-    with gzip.GzipFile(fileobj=file) as plain:
-        yield from plain
-
-
-def _parse(lines: list[bytes], trees: bool, single_root: bool) -> Sentence:
+def _parse(lines: list[bytes], trees: bool, single_root: bool, max_words: int) -> Sentence:
     places: list[int] = []
     forms: list[str] = []
     heads: list[int] = []
@@ -310,6 +267,8 @@ def _parse(lines: list[bytes], trees: bool, single_root: bool) -> Sentence:
         line = line.removeprefix(BOM).rstrip("\r\n")
         if not line.strip() or line.startswith("#"):
             continue
+        if "\r" in line or "\0" in line:
+            raise _BadLineError(place, "it has a carriage return or a NUL in a column")
         columns = line.split("\t")
         if len(columns) != _COLUMNS:
             found = f"{len(columns)} column{'s' * (len(columns) != 1)}"
@@ -325,6 +284,9 @@ def _parse(lines: list[bytes], trees: bool, single_root: bool) -> Sentence:
             raise _BadLineError(place, f"the word's ID is {number!r} and must be {len(places) + 1}")
         if not columns[_FORM]:
             raise _BadLineError(place, "the word's FORM is empty")
+        if len(places) == max_words:
+            reason = f"the sentence has more than {max_words:,} words (max_words)"
+            raise _BadLineError(place, reason)
         places.append(place)
         forms.append(columns[_FORM])
         if trees:

@@ -122,8 +122,11 @@ class NVIL(Reinforce):
         self._variance.copy_(state["variance"])
         if "network" in state:
             if self._network is None:
+                first = state["network"]["0.weight"]
+                if len(first) != self.hidden_size:  # an empty one may say any width
+                    raise InputError(f"NVIL: hidden_size is {len(first)} there.")
                 with forked_generators():
-                    self._network = mlp(state["network"]["0.weight"].shape[1], self.hidden_size, 1)
+                    self._network = mlp(first.shape[1], self.hidden_size, 1)
             self._network.load_state_dict(state["network"])
 
     def _predict(self, batch: Any) -> Float[Tensor, " batch"]:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from nestruct.checks import check_choice, check_count, check_value
 from nestruct.errors import InputError, first_line
 from nestruct.models.hooks import HasMemberBytes
 from nestruct.noise import Noise
@@ -26,6 +27,12 @@ class EvaluationPlan:
     chunk: int  # pairs at a time
     keep: bool  # whether all directions stay in memory until the gradient is computed
     size: int  # parameters perturbed: another model needs another plan
+
+    def __post_init__(self) -> None:
+        check_choice("EvaluationPlan: mode", self.mode, ("auto", "vmap", "loop"))
+        check_value("EvaluationPlan: keep", self.keep, bool)
+        for name in ("chunk", "size"):  # with chunks of 0 pairs a step would never end
+            check_count("EvaluationPlan", name, getattr(self, name), 1)
 
 
 def fit_memory(

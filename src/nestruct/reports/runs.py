@@ -5,7 +5,6 @@ that was killed is read as far as it got: an unfinished last line is left out, a
 anywhere else is an error.
 """
 
-import json
 import logging
 import math
 from collections.abc import Iterable, Iterator
@@ -20,6 +19,7 @@ from nestruct.reports.metrics import METRICS
 from nestruct.training.run import Record, read_config
 from nestruct.training.run.checkpoint import read_last
 from nestruct.training.run.verify import check_files
+from nestruct.untrusted import MOST_LOG_BYTES, parse_json, read_file
 
 log = logging.getLogger("nestruct")
 
@@ -180,10 +180,7 @@ def read_runs(paths: Iterable[str | Path]) -> list[Run]:
     """
     found = []
     for path in dict.fromkeys(Path(path).resolve() for path in paths):
-        try:
-            found += _read_archive(path) if is_archive(path) else [read_run(path)]
-        except RecursionError:
-            raise InputError(f"{path} is nested too deeply to be read; leave it out.") from None
+        found += _read_archive(path) if is_archive(path) else [read_run(path)]
     if not found:
         raise InputError("No run folder was given; name at least one.")
     return found
@@ -302,7 +299,7 @@ def _object(file: Path) -> Record:
     if not file.is_file():
         return {}
     try:
-        found = json.loads(_read(file).decode())
+        found = parse_json(_read(file))
     except ValueError as error:
         raise InputError(f"{file} is not JSON: {error}; mend it or remove it.") from None
     if not isinstance(found, dict):
@@ -332,8 +329,7 @@ def _lines(file: Path) -> list[Record]:
     objects: list[Record] = []
     for number, line in enumerate([*lines, tail], start=1):
         try:
-            # Python's own NaN and Infinity are read as null: no number.
-            value = json.loads(line.decode(), parse_constant=lambda _: None)
+            value = parse_json(line)
             if not isinstance(value, dict):
                 raise ValueError("a JSON object is expected")
         except ValueError as error:
@@ -347,7 +343,9 @@ def _lines(file: Path) -> list[Record]:
 
 def _read(file: Path) -> bytes:
     try:
-        return file.read_bytes()
+        return read_file(file, MOST_LOG_BYTES)
+    except ValueError as error:
+        raise InputError(f"{file} cannot be read: {error}; leave the run out.") from None
     except OSError as error:
         message = f"{file} cannot be read ({error.strerror}); check its permissions."
         raise InputError(message) from error

@@ -4,6 +4,7 @@ import csv
 import html
 import io
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, stdev
@@ -11,6 +12,11 @@ from statistics import fmean, stdev
 from nestruct.wording import number
 
 NOTHING = "\N{EN DASH}"  # what an empty cell shows
+# A cell that starts like this is computed by spreadsheets, some of which part cells at semicolons.
+_FORMULA = re.compile(r"(^|[;|])(?=\s*[=+\-@\uff1d\uff0b\uff0d\uff20])")
+_MARKUP = re.compile(r"[\\\[\]`]")  # of Markdown: links, images, code
+_ENTITY = re.compile(r"&(?=#?\w+;)")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 @dataclass(frozen=True)
@@ -98,13 +104,17 @@ def to_markdown(table: Table) -> str:
     heads = [": ".join(filter(None, pair)) for pair in table.columns]
     lines = ["---" if table.is_text(c) else "---:" for c in range(len(heads))]
     rows = [[cell.text or NOTHING for cell in row] for row in table.rows]
-    body = "\n".join(f"| {' | '.join(map(_escaped, row))} |" for row in [heads, lines, *rows])
-    notes = f"\n\n{' '.join(table.notes)}" if table.notes else ""
-    return f"**{table.title}**\n\n{body}{notes}\n"
+    rows = [[_escaped(text).replace("|", "\\|") for text in row] for row in [heads, lines, *rows]]
+    body = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    notes = f"\n\n{_escaped(' '.join(table.notes))}" if table.notes else ""
+    return f"**{_escaped(table.title)}**\n\n{body}{notes}\n"
 
 
 def to_csv(table: Table) -> str:
-    """A table as CSV, under a line with its title: full numbers, deviations in their own column."""
+    """A table as CSV, under a line with its title: full numbers, deviations in their own column.
+
+    Words that a spreadsheet would take for a formula have an apostrophe before them.
+    """
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     beside = [
@@ -115,15 +125,15 @@ def to_csv(table: Table) -> str:
     for pair, names in zip(table.columns, beside, strict=True):
         head = ": ".join(filter(None, pair))
         heads += [head, *(f"{head}, {name}" for name in names)]
-    writer.writerow(heads)
+    writer.writerow(map(_defused, heads))
     for row in table.rows:
         cells: list[str | float] = []
         for cell, names in zip(row, beside, strict=True):
             known = cell.value is not None and math.isfinite(cell.value)
-            cells.append(cell.value if known and cell.value is not None else cell.text)
+            cells.append(cell.value if known and cell.value is not None else _defused(cell.text))
             cells += [_more(cell).get(name, "") for name in names]
         writer.writerow(cells)
-    return f"# {table.title}\n{out.getvalue()}"
+    return f"# {_one_line(table.title)}\n{out.getvalue()}"
 
 
 def _more(cell: Cell) -> dict[str, float]:
@@ -153,4 +163,21 @@ def _spans(table: Table) -> list[tuple[str, int]]:
 
 
 def _escaped(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")
+    """Text that Markdown shows as it is: no raw HTML, no links."""
+    text = _MARKUP.sub(r"\\\g<0>", _one_line(text))
+    return _ENTITY.sub("&amp;", text).replace("<", "&lt;").replace(">", "&gt;")
+
+
+def _defused(text: str) -> str:
+    """Text that no spreadsheet computes; what is a number stays one."""
+    line = _one_line(text)
+    try:
+        float(line)
+    except ValueError:
+        return _FORMULA.sub(r"\1'", line)
+    return line
+
+
+def _one_line(text: str) -> str:
+    """Without line ends, tabs, and what moves a terminal's cursor."""
+    return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", " ".join(text.split()))

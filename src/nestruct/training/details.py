@@ -14,6 +14,8 @@ from nestruct.errors import InputError
 from nestruct.files import write_whole
 from nestruct.models.hooks import HasDetails
 from nestruct.training.evaluate import as_in_use
+from nestruct.training.run.reach import check_reach
+from nestruct.untrusted import parse_json, read_file
 
 FILE = "details.json"
 _FORMAT = 1
@@ -34,6 +36,7 @@ def note_details(run: Path, name: str, step: int, model: nn.Module, data: Any) -
     with as_in_use(model):
         own = dict(model.details(data))
     examples = own.pop("examples", {})
+    check_reach(run)
     file = run / FILE
     models = _known_models(file, examples) | {name: {"step": step, **own}}
     content = {"format": _FORMAT, "split": "test", **examples, "models": models}
@@ -48,8 +51,8 @@ def note_details(run: Path, name: str, step: int, model: nn.Module, data: Any) -
 def _known_models(file: Path, examples: dict[str, Any]) -> dict[str, Any]:
     """What the file has of other parameters, where it is about the same examples."""
     try:
-        known = json.loads(file.read_text(encoding="utf-8"))
+        known = parse_json(read_file(file))
         same = all(known[key] == value for key, value in examples.items())
         return dict(known["models"]) if same and known["format"] == _FORMAT else {}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}

@@ -12,7 +12,7 @@ from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from nestruct.checks import check_name
-from nestruct.errors import NestructError
+from nestruct.errors import NestructError, first_line, is_out_of_memory
 from nestruct.estimators import Estimator, StepReport
 from nestruct.models.hooks import HasAfterStep
 from nestruct.noise import Purpose, derive_seed
@@ -53,6 +53,7 @@ class Loop:
         self._unread: dict[str, Any] = dict.fromkeys(("failed", "decoded", "solved"), 0)
         # A new run saves after its first step: where memory was short, that has changed the plan.
         self._saved_at = time.monotonic() if now.step else -math.inf
+        self._restored = not self.session.begins  # and no step was made since
         with catch_interrupt(twice=world_size() == 1) as interrupt:
             if self.validation is not None and now.initial is None:
                 if self.session.folder is not None and self.drawings is not None:
@@ -69,8 +70,7 @@ class Loop:
                 # For data and models that draw from torch's own generator: no checkpoint holds it.
                 torch.manual_seed(derive_seed(self.seed, Purpose.STEP, now.step))
                 batch = self.minibatch(now.step)
-                report = self.estimator.backward(self.model, batch, seed=self.seed, step=now.step)
-                self.optimizer.step()
+                report = self._step(batch)
                 if after_step is not None:
                     after_step(now.step, self.optimizer)
                 if self.scheduler is not None and not self._on_plateau:
@@ -84,6 +84,24 @@ class Loop:
                 if time.monotonic() - self._saved_at >= settings.checkpoint_seconds:
                     self._save("last")
             self._finish()
+
+    def _step(self, batch: Any) -> StepReport:
+        """Estimates the gradient and steps; what a checkpoint brought may turn out unusable."""
+        try:
+            report = self.estimator.backward(
+                self.model, batch, seed=self.seed, step=self.session.now.step
+            )
+            self.optimizer.step()
+        except Exception as error:
+            known = isinstance(error, NestructError) or is_out_of_memory(error)
+            if known or not self._restored:
+                raise
+            raise NestructError(
+                f"The first step after the checkpoint failed ({first_line(error)}): it may be of "
+                "another model, optimizer or estimator."
+            ) from error
+        self._restored = False
+        return report
 
     def _count(self, report: StepReport) -> None:
         """Adds a step's costs to the run's; those on the device are not looked at yet."""
@@ -130,7 +148,7 @@ class Loop:
         self._record("validation", values)
         if self.session.folder is not None and self.drawings is not None:
             self.session.append("structures.jsonl", self.drawings.line(now.step))
-        if self.settings.is_better(value, None if now.best is None else now.best[metric]):
+        if self.settings.is_better(value, None if now.best is None else now.best.get(metric)):
             now.best, now.best_step, now.unimproved = values | {metric: value}, now.step, 0
             self.session.best_model = copy.deepcopy(self.model.state_dict())
             self._save("best")

@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nestruct.data import Sentences, Vocabulary, slices, to_device
 from nestruct.data.sentences import collate
@@ -19,33 +19,56 @@ _AT_ONCE = 256  # sentences
 _PATIENCE = 1.0  # seconds that a sentence waits for others to be parsed with
 
 
-def read_sentences(file: str | Path, vocabulary: Vocabulary, *, skip_bad: bool) -> Sentences:
-    """The sentences of a file with their trees, as one batch."""
-    sentences = read_treebank(file, skip_bad=skip_bad)
+def read_sentences(file: str | Path, vocabulary: Vocabulary, **options: Any) -> Sentences:
+    """The sentences of a file with their trees, as one batch; options are those of `Reader`."""
+    sentences = read_treebank(file, **options)
     if not sentences:
         raise InputError(f"{file} has no sentences.")
     return collate(sentences, vocabulary, trees=True)
 
 
-def parse_file(model: "ParserVAE", reader: Reader, output: str | Path) -> dict[str, int]:
+class Parsed(dict[str, int]):
+    """How many ``sentences`` and ``words`` were parsed so far.
+
+    Attributes:
+        at_work: Whether some are being parsed, not waited for.
+    """
+
+    at_work = False
+
+    def __str__(self) -> str:
+        return ", ".join(f"{n:,} {name if n != 1 else name[:-1]}" for name, n in self.items())
+
+
+def parse_file(
+    model: "ParserVAE", reader: Reader, output: str | Path, done: Parsed | None = None
+) -> Parsed:
     """Writes sentences with the model's trees as they are read; ``-`` is standard output.
 
+    Args:
+        model: A parser.
+        reader: Knows afterwards of the sentences that could not be read.
+        output: Where to.
+        done: Is told after every few sentences how far it is, for whoever watches.
+
     Returns:
-        How many ``sentences`` and ``words`` were parsed; `reader` knows of those that were not.
+        How many ``sentences`` and ``words`` were parsed.
     """
-    done = {"sentences": 0, "words": 0}
+    done = Parsed() if done is None else done
+    done |= {"sentences": 0, "words": 0}
     write_treebank(output, _parsed(model, reader.blocks(), done))
     return done
 
 
 def _parsed(
-    model: "ParserVAE", blocks: Iterator[Sentence | bytes], done: dict[str, int]
+    model: "ParserVAE", blocks: Iterator[Sentence | bytes], done: Parsed
 ) -> Iterator[Sentence | bytes]:
     device = model.vectors.device
     for some in _buckets(blocks):
         known = [
             (k, block) for k, block in enumerate(some) if isinstance(block, Sentence) and block
         ]
+        done.at_work = True
         batch = collate([sentence for _, sentence in known], model.vocabulary, trees=False)
         for rows, part in slices(batch, _AT_ONCE):
             heads, labels = (found.tolist() for found in model.parse(to_device(part, device)))
@@ -55,7 +78,8 @@ def _parsed(
                 names = [model.vocabulary.labels[number] for number in label]
                 some[place] = sentence.with_tree(head, names)
                 done["words"] += len(sentence)
-        done["sentences"] += len(known)
+            done["sentences"] += len(rows)
+        done.at_work = False
         yield from some
 
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from nestruct.checks import check_choice, check_count
 from nestruct.data import Sentences, Vocabulary
+from nestruct.data.treebank import MAX_WORDS
 from nestruct.errors import InputError
 from nestruct.members import Population
 from nestruct.models.parser.details import count_attached
@@ -238,9 +239,11 @@ class ParserVAE(StructuredModel):
         """How many words of each sentence are attached rightly; see `count_attached`."""
         return count_attached(self, batch)
 
-    def read_file(self, file: str | Path, *, skip_bad: bool = False) -> Sentences:
+    def read_file(
+        self, file: str | Path, *, skip_bad: bool = False, max_words: int = MAX_WORDS
+    ) -> Sentences:
         """The sentences of a CoNLL-U file, with their trees."""
-        return read_sentences(file, self.vocabulary, skip_bad=skip_bad)
+        return read_sentences(file, self.vocabulary, skip_bad=skip_bad, max_words=max_words)
 
     def needs_start(self, start: Mapping[str, Any] | None) -> str | None:
         """Which phase is missing: each goes on with what the one before it learnt."""

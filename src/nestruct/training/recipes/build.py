@@ -59,7 +59,11 @@ def rebuild_model(recipe: Recipe, state: dict[str, Any]) -> nn.Module:
     make = PARTS["model"][recipe.model.name].make
     if not isinstance(make, HasGivenBy):
         return build_model(recipe, build_data(recipe))
-    return _make("model", recipe.model, **make.given_by(state))
+    try:
+        given = make.given_by(state)
+    except KeyError as error:
+        raise InputError(f"The checkpoint has no {error}, so it is none of this model.") from None
+    return _make("model", recipe.model, **given)
 
 
 def _rehearse(recipe: Recipe) -> None:

@@ -8,7 +8,6 @@ not say from another recipe. Everything is checked before anything is built or w
 
 import dataclasses
 import os
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -21,6 +20,7 @@ from nestruct.checks import check_name, check_value
 from nestruct.errors import InputError
 from nestruct.training.options import Training
 from nestruct.training.recipes.parts import PARTS
+from nestruct.untrusted import MOST_TOML_BYTES, parse_toml, read_file
 
 REQUIRED = ("data", "model", "estimator", "optimizer")
 TABLES = (*PARTS, "training")
@@ -96,10 +96,10 @@ def recipe_text(recipe: str) -> str:
         file = resources.files("nestruct").joinpath("recipes", f"{recipe}.toml")
         return file.read_text(encoding="utf-8")
     try:
-        return Path(recipe).read_text(encoding="utf-8")
+        return read_file(recipe, MOST_TOML_BYTES).decode()
     except OSError as error:
         raise InputError(f"The recipe file {recipe} cannot be read: {error.strerror}.") from None
-    except UnicodeDecodeError as error:
+    except ValueError as error:
         raise InputError(f"The recipe file {recipe} cannot be read: {error}.") from None
 
 
@@ -153,7 +153,7 @@ def parse_value(text: str) -> Any:
         (0.1, True, [1, 2], 'vmap')
     """
     try:
-        values = tomllib.loads(f"value = {text}")
+        values = parse_toml(f"value = {text}")
     except ValueError:
         return text
     return values["value"] if len(values) == 1 else text
@@ -181,9 +181,10 @@ def _with_base(recipe: str, above: tuple[str, ...]) -> dict[str, Any]:
     if len(above) > MOST_BASES:
         chain = " -> ".join(above)
         raise InputError(f"More than {MOST_BASES} recipes are one upon the other: {chain}.")
+    text = recipe_text(recipe)
     try:
-        tables = tomllib.loads(recipe_text(recipe))
-    except tomllib.TOMLDecodeError as error:
+        tables = parse_toml(text)
+    except ValueError as error:
         raise InputError(f"The recipe {recipe} cannot be read: {error}.") from None
     if "base" not in tables:
         return tables

@@ -107,12 +107,14 @@ def evaluate_file(
     file: str | Path,
     *,
     skip_bad: bool = False,
+    max_words: int | None = None,
     checkpoint: str = "best",
     device: str = "auto",
 ) -> tuple[int, dict[str, float]]:
     """The step of a run's checkpoint, and its model's metrics on the examples of a file.
 
-    The data of the run are not needed; the model reads the file.
+    The data of the run are not needed; the model reads the file. `max_words` is for models that
+    read sentences.
     """
     step, model = _load(run, None, checkpoint, device)
     if not isinstance(model, HasReadFile):
@@ -121,7 +123,8 @@ def evaluate_file(
             "its splits."
         )
     recipe = Recipe.from_tables(read_config(Path(run)) | {"device": resolve_device(device)})
-    return step, measure(recipe, model, model.read_file(file, skip_bad=skip_bad))
+    options = {} if max_words is None else {"max_words": max_words}
+    return step, measure(recipe, model, model.read_file(file, skip_bad=skip_bad, **options))
 
 
 def measure(recipe: Recipe, model: nn.Module, examples: Any) -> dict[str, float]:

@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import safetensors.torch
-from safetensors import SafetensorError
 
-from nestruct.errors import NestructError
+from nestruct.errors import InputError, NestructError, first_line
 from nestruct.files import make_folder, remove_folder, sync_folder, write_synced
 from nestruct.training.run.packing import pack, unpack
+from nestruct.training.run.state import Progress
+from nestruct.untrusted import parse_json, read_file
 
 FORMAT = 1
 STATES = ("model", "optimizer", "estimator")
@@ -92,6 +93,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
 
     Raises:
         CheckpointError: It is not there, or not as it was written.
+        InputError: It says what no training can have written.
     """
     state = _read_state(path)
     if not isinstance(state.get("config"), str | None):
@@ -100,12 +102,16 @@ def read_checkpoint(path: Path) -> Checkpoint:
     for part in STATES:
         file = path / f"{part}.safetensors"
         try:
-            content = file.read_bytes()
+            content = read_file(file, _memory() // 2)  # once as it is, once as tensors
             if hashlib.sha256(content).hexdigest() != state["checksums"][part]:
                 raise CheckpointError(f"{file} was truncated or edited (its checksum is wrong)")
             parts[part] = unpack(state[part], safetensors.torch.load(content))
-        except (OSError, SafetensorError, LookupError, TypeError, ValueError) as error:
-            raise CheckpointError(f"{file} cannot be read ({error})") from None
+        except CheckpointError:
+            raise
+        except Exception as error:  # whatever torch and safetensors make of foreign tensors
+            raise CheckpointError(f"{file} cannot be read ({first_line(error)})") from None
+        if not isinstance(parts[part], dict):
+            raise CheckpointError(f"{file} does not hold the state of the {part}")
     return Checkpoint(**parts, loop=state["loop"], config=state.get("config"))
 
 
@@ -148,7 +154,7 @@ def discard_damaged(path: Path) -> None:
     if path.is_dir() and not path.is_symlink():
         try:
             read_checkpoint(path)
-        except CheckpointError:
+        except NestructError:
             remove_folder(path)
     elif path.exists() or path.is_symlink():
         path.unlink()
@@ -174,7 +180,7 @@ def first_good(folder: Path, names: list[str]) -> tuple[Checkpoint | None, list[
 def _read_state(path: Path) -> dict[str, Any]:
     file = path / "state.json"
     try:
-        state = json.loads(file.read_text(encoding="utf-8"))
+        state = parse_json(read_file(file))
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{file} cannot be read ({error})") from None
     if not isinstance(state, dict) or "format" not in state:
@@ -192,6 +198,11 @@ def _read_state(path: Path) -> dict[str, Any]:
         complete = False
     if not complete:
         raise CheckpointError(f"{file} is not the state of a checkpoint")
+    try:
+        Progress.from_loop(state["loop"])
+    except InputError as error:
+        # No damage: the checksum is right, so the checkpoint before is no better.
+        raise InputError(f"{file} cannot be used: {str(error).rstrip('.')}.") from None
     return state
 
 
@@ -204,3 +215,8 @@ def _content(state: dict[str, Any], owner: str) -> tuple[Any, bytes]:
 def _checksum(state: dict[str, Any]) -> str:
     rest = {key: value for key, value in state.items() if key != "checksum"}
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+
+
+def _memory() -> int:
+    """Bytes of the machine's memory."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -5,7 +5,6 @@ import contextlib
 import json
 import math
 import shlex
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,9 @@ from nestruct.training.run.checkpoint import (
 )
 from nestruct.training.run.lock import give_lock_back, keep_lock, take_lock
 from nestruct.training.run.log import Log
+from nestruct.training.run.reach import check_reach
 from nestruct.training.run.state import LOGS, Progress, Record
+from nestruct.untrusted import read_toml
 
 
 class RunFolder:
@@ -49,6 +50,7 @@ class RunFolder:
         self._good: set[str] = set()  # checkpoints known to be whole
         with self.one_sentence():
             make_folder(path)
+            check_reach(path)
             self._lock = take_lock(path)
 
     def create(self, environment: dict[str, Any]) -> None:
@@ -181,7 +183,7 @@ def read_config(path: Path) -> dict[str, Any]:
     """The resolved recipe of a run."""
     file = Path(path) / "config.toml"
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
+        return read_toml(file)
     except FileNotFoundError:
         if (Path(path) / "environment.json").exists():
             raise InputError(

@@ -3,15 +3,16 @@
 import logging
 import re
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from nestruct.checks import check_choice, check_value
+from nestruct.checks import check_choice
 from nestruct.errors import InputError
 from nestruct.estimators import Estimator
 from nestruct.training.run.checkpoint import Checkpoint, first_good
+from nestruct.training.run.optimizer_state import load_optimizer, load_scheduler
 from nestruct.training.run.state import Progress
 from nestruct.wording import flatten
 
@@ -26,8 +27,6 @@ _FREE = {
     *(f"training.{name}" for name in (*_LENGTH, *_MEANS)),
     *(f"estimator.{name}" for name in _ROOM),
 }
-
-_COUNTS = ("step", "evaluations", "decoded", "solved", "failed", "unimproved", "best_step")
 
 
 def newest_checkpoint(path: Path) -> tuple[Checkpoint | None, list[str]]:
@@ -51,37 +50,19 @@ def restore(
 ) -> Progress:
     """Puts everything back as it was at a checkpoint."""
     try:
+        _check_kinds(model, found.model)
         model.load_state_dict(found.model)
-        _load_optimizer(optimizer, found.optimizer["optimizer"])
+        load_optimizer(optimizer, found.optimizer["optimizer"])
         if scheduler is not None:
-            scheduler.load_state_dict(found.optimizer["scheduler"])
+            load_scheduler(scheduler, found.optimizer["scheduler"])
         estimator.load_state_dict(found.estimator)
-    except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except Exception as error:  # torch, a scheduler or an estimator met what none of them wrote
         reason = " ".join(str(error).split())[:200]
         raise InputError(
             f"The checkpoint of step {found.step} is of another model, optimizer, scheduler or "
             f"estimator ({reason}); resume with those that the run began with."
         ) from None
-    # What version 0.1 did not count is not known.
-    return _progress({"decoded": None, "solved": None} | found.loop)
-
-
-def _progress(loop: dict[str, Any]) -> Progress:
-    """Where the run was; raises where a value is none that `Progress` can have."""
-    hints = get_type_hints(Progress)
-    for name, value in loop.items():
-        if name not in hints:
-            raise InputError(
-                f"The checkpoint has an entry {name!r} that is not known; it cannot be used."
-            )
-        check_value(f"The checkpoint's {name}", value, hints[name])
-    entries = [
-        *(loop.get("lines") or {}).values(),
-        *(v or 0 for k, v in loop.items() if k in _COUNTS),
-    ]
-    if any(type(value) is not int or value < 0 for value in entries):
-        raise InputError("The checkpoint counts something below 0; it cannot be used.")
-    return Progress(**loop)
+    return Progress.from_loop(found.loop)
 
 
 def find_checkpoint(run: str | Path, checkpoint: str) -> tuple[str, Checkpoint]:
@@ -107,16 +88,26 @@ def find_checkpoint(run: str | Path, checkpoint: str) -> tuple[str, Checkpoint]:
 def fill_model(model: nn.Module, state: dict[str, Any], run: str | Path) -> None:
     """Sets a model's parameters to those of a run's checkpoint."""
     try:
+        _check_kinds(model, state)
         model.load_state_dict(state)
-    except RuntimeError as error:
+    except Exception as error:  # a model's own set_extra_state may raise anything
         # torch lists all tensors, a kind of mistake in a line: the first of them tells enough.
         _, _, reasons = str(error).partition(":\n")
-        first = (reasons or str(error)).strip().splitlines()[0]
+        first = next(iter((reasons or str(error)).strip().splitlines()), type(error).__name__)
         first = re.sub('", ".*', '" and others', first).rstrip(". ")
         name = type(model).__name__
         raise InputError(
             f"The parameters in {run} are not those of this {name}: {first}."
         ) from None
+
+
+def _check_kinds(model: nn.Module, state: dict[str, Any]) -> None:
+    """Raises where a parameter would lose its imaginary part: torch says that in a warning only."""
+    for name, own in model.state_dict().items():
+        value = state.get(name)
+        is_complex = isinstance(value, Tensor) and value.is_complex()
+        if is_complex and not (isinstance(own, Tensor) and own.is_complex()):
+            raise ValueError(f"{name} is complex there")
 
 
 def find_best_model(path: Path, now: Progress, notes: list[str]) -> dict[str, Any] | None:
@@ -149,14 +140,3 @@ def compare_configs(old: dict[str, Any], new: dict[str, Any]) -> None:
             f"This run began with {' and '.join(changes)}: resume it as it began, or start "
             "another run."
         )
-
-
-def _load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-    """Also keeps the dtypes of the state, which torch casts to those of the parameters."""
-    optimizer.load_state_dict(state)
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    for index, values in state["state"].items():
-        current = optimizer.state[parameters[index]]
-        for name, value in values.items():
-            if isinstance(value, Tensor) and current[name].dtype != value.dtype:
-                current[name] = value.to(current[name].device)

@@ -1,9 +1,7 @@
 """Whether the files of a run are those that its last checkpoint knows."""
 
 import hashlib
-import json
 import logging
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +10,7 @@ from nestruct.training.run.checkpoint import Checkpoint
 from nestruct.training.run.folder import read_config
 from nestruct.training.run.log import compare_lines
 from nestruct.training.run.state import LOGS
+from nestruct.untrusted import MOST_LOG_BYTES, parse_json, parse_toml, read_file
 from nestruct.wording import flatten
 
 log = logging.getLogger("nestruct")
@@ -48,8 +47,8 @@ def what_changed(run: Path, saved: str | None) -> list[str]:
 def saved_config(text: str) -> dict[str, Any]:
     """The configuration that a checkpoint holds."""
     try:
-        return tomllib.loads(text)
-    except (ValueError, RecursionError):
+        return parse_toml(text)
+    except ValueError:
         raise InputError(
             "The configuration in the checkpoint cannot be read: use another one."
         ) from None
@@ -76,8 +75,8 @@ def _check_logs(run: Path, loop: dict[str, Any]) -> list[str]:
     wrong = []
     for name in LOGS:
         try:
-            content = (run / name).read_bytes()
-        except OSError:
+            content = read_file(run / name, MOST_LOG_BYTES)
+        except (OSError, ValueError):
             content = b""
         sentence = compare_lines(name, content, lines.get(name, 0), digests.get(name))[1]
         if sentence is None and ends.get(name) not in (None, hashlib.sha256(content).hexdigest()):
@@ -89,7 +88,7 @@ def _check_logs(run: Path, loop: dict[str, Any]) -> list[str]:
 def read_start(run: Path) -> dict[str, Any]:
     """What a run says of the parameters that it began with: their SHA-256, and whose they were."""
     try:
-        start = json.loads((run / "environment.json").read_text(encoding="utf-8"))["start"]
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        start = parse_json(read_file(run / "environment.json"))["start"]
+    except (OSError, ValueError, LookupError, TypeError):
         return {}
     return start if isinstance(start, dict) else {}

@@ -1,0 +1,50 @@
+"""A run folder reaches nothing outside of itself: what training would write through is checked.
+
+A folder from a stranger may hold a link in place of a file, which leads to a file of yours, or a
+pipe, at which a program waits for ever. Links are fine for reading, and above the run folder.
+"""
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from nestruct.errors import InputError
+from nestruct.training.run.state import LOGS
+
+_FILES = {"config.toml", "environment.json", "details.json", ".lock", *LOGS}
+_FOLDERS = {"checkpoints", "tensorboard"}
+
+
+def check_reach(run: Path) -> None:
+    """Raises where a file or folder that a training writes is a link, or something else.
+
+    Args:
+        run: The run folder; one that is not there reaches nothing.
+    """
+    for path, is_folder in _written(run):
+        mode = path.lstat().st_mode
+        if not (stat.S_ISDIR(mode) if is_folder else stat.S_ISREG(mode)):
+            what = "a link" if stat.S_ISLNK(mode) else f"no {'folder' if is_folder else 'file'}"
+            raise InputError(
+                f"Cannot write to {run}: {path.relative_to(run)} is {what}; put what it stands for "
+                "in its place, or remove it (the run folder itself may be a link)."
+            )
+
+
+def _written(run: Path) -> Iterator[tuple[Path, bool]]:
+    """What is there of what a training writes, and whether it must be a folder."""
+    for entry in _entries(run):
+        if entry.name in _FOLDERS:
+            yield entry, True
+            inside = entry.name == "checkpoints"
+            yield from ((inner, inside) for inner in _entries(entry))
+        elif entry.name in _FILES or entry.name.endswith(".writing"):
+            yield entry, False
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return [Path(entry.path) for entry in os.scandir(folder)]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
