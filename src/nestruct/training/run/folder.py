@@ -28,9 +28,10 @@ class RunFolder:
     Args:
         path: The folder; made where it is not there.
         config: What ``config.toml`` says, or is to say.
+        patience: Seconds to wait for a trainer that holds it.
     """
 
-    def __init__(self, path: Path, config: dict[str, Any]) -> None:
+    def __init__(self, path: Path, config: dict[str, Any], patience: float = 0.0) -> None:
         self.path = path
         self.how = "resume=True"  # to continue
         if "recipe" in config:
@@ -45,7 +46,7 @@ class RunFolder:
         self._good: set[str] = set()  # checkpoints known to be whole
         with self.one_sentence():
             path.mkdir(parents=True, exist_ok=True)
-            self._lock = take_lock(path)
+            self._lock = take_lock(path, patience)
 
     def create(self, environment: dict[str, Any]) -> None:
         """Makes the folder a run."""
