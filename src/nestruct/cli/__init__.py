@@ -39,7 +39,7 @@ VERBS: dict[str, Callable[..., int]] = {
     "doctor": doctor,
 }
 WITH_OVERRIDES = {"train", "sweep", "check-gradient"}
-FLAGS = {"--tensorboard"}  # their options without a value
+FLAGS = {"--continue", "--tensorboard"}  # their options without a value
 
 
 _OUT_OF_MEMORY = (
