@@ -61,6 +61,19 @@ def ranks_of(agent: subprocess.Popen) -> dict[int, int]:
     return found
 
 
+def free_port() -> int:
+    """A port that nobody listens at."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        return free.getsockname()[1]
+
+
+def is_listening(port: int) -> bool:
+    """Whether somebody listens at a port."""
+    with socket.socket() as client:
+        return client.connect_ex(("localhost", port)) == 0
+
+
 class FaultError(Exception):
     """A run did not end as it should."""
 
@@ -84,17 +97,10 @@ class Trial:
 
     def start_two(self) -> tuple[subprocess.Popen, subprocess.Popen]:
         """Two agents of one process each; the first has the store where they meet."""
-        with socket.socket() as free:
-            free.bind(("localhost", 0))
-            port = free.getsockname()[1]
+        port = free_port()
         self.endpoint = f"localhost:{port}"
         first = self.start(1)
-
-        def listens() -> bool:
-            with socket.socket() as client:
-                return client.connect_ex(("localhost", port)) == 0
-
-        self.wait(listens, "the first agent")
+        self.wait(lambda: is_listening(port), "the first agent")
         return first, self.start(1)
 
     def start(self, processes: int = 2) -> subprocess.Popen:
