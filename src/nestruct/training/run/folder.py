@@ -32,9 +32,10 @@ class RunFolder:
     Args:
         path: The folder; made where it is not there.
         config: What ``config.toml`` says, or is to say.
+        patience: Seconds to wait for a trainer that holds it.
     """
 
-    def __init__(self, path: Path, config: dict[str, Any]) -> None:
+    def __init__(self, path: Path, config: dict[str, Any], patience: float = 0.0) -> None:
         self.path = path
         self.how = "resume=True"  # to continue
         if "recipe" in config:
@@ -51,7 +52,7 @@ class RunFolder:
         with self.one_sentence():
             make_folder(path)
             check_reach(path)
-            self._lock = take_lock(path)
+            self._lock = take_lock(path, patience)
 
     def create(self, environment: dict[str, Any]) -> None:
         """Writes what a run ran on. The folder is no run yet: that takes `take_up`."""

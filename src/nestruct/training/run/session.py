@@ -25,6 +25,10 @@ from nestruct.training.run.restore import (
 from nestruct.training.run.state import Progress, Record
 from nestruct.training.run.verify import read_start, saved_config, what_changed
 
+# Seconds that one of several processes waits for the folder: where torchrun itself was killed and
+# comes back, the processes that it had started may need a step to notice.
+_PATIENCE = 60.0
+
 
 class Session:
     """What `fit` has of a run; without a folder, and in all ranks but the first, it keeps nothing.
@@ -76,7 +80,7 @@ class Session:
         start = None if self.path is None else _describe_start(self.path, model, init_from)
         try:
             if self.path is not None and my_rank() == 0:
-                self.folder = RunFolder(self.path, config)
+                self.folder = RunFolder(self.path, config, _PATIENCE if world_size() > 1 else 0.0)
                 if not self.continues:
                     about = describe_environment(self.device, world_size())
                     self.folder.create(about | {"kind": estimator.kind, "start": start})
