@@ -14,26 +14,27 @@ class LateCosineLR(LRScheduler):
 
     Args:
         optimizer: Whose learning rates.
-        T_max: The step at which they are zero.
-        start: The step at which they begin to fall; two thirds of ``T_max`` when None.
+        total_steps: The step at which they are zero.
+        start: The step at which they begin to fall; two thirds of ``total_steps`` when None.
     """
 
     def __init__(
         self,
         optimizer: Optimizer,
-        T_max: int,  # noqa: N803 (as torch's other cosines call it)
+        total_steps: int,
         start: int | None = None,
     ) -> None:
-        start = T_max * 2 // 3 if start is None else start
-        if not 0 <= start < T_max:
+        start = total_steps * 2 // 3 if start is None else start
+        if not 0 <= start < total_steps:
             raise InputError(
-                f"LateCosineLR: start must be from 0 to less than T_max ({T_max}), got {start}."
+                f"LateCosineLR: start must be from 0 to less than total_steps ({total_steps}), got "
+                f"{start}."
             )
-        self.T_max, self.start = T_max, start
+        self.total_steps, self.start = total_steps, start
         super().__init__(optimizer)
 
     def get_lr(self) -> list[float | Tensor]:
         """The learning rates of the present step."""
-        share = (self.last_epoch - self.start) / (self.T_max - self.start)
+        share = (self.last_epoch - self.start) / (self.total_steps - self.start)
         factor = (1 + math.cos(math.pi * min(1.0, max(0.0, share)))) / 2
         return [rate * factor for rate in self.base_lrs]
