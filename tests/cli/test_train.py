@@ -114,3 +114,14 @@ def test_resume_and_continue_do_not_stand_together(tmp_path, capsys):
 def test_the_time_limit_of_collectives_is_positive(tmp_path, capsys):
     assert continue_(tmp_path / "run", "--collective-timeout", 0) == 1
     assert "The time limit on collectives must be above 0 seconds" in capsys.readouterr().err
+
+
+def test_going_on_takes_the_start_that_the_run_began_with(tmp_path, capsys):
+    run_a, run_b, folder = (tmp_path / name for name in "abc")
+    assert continue_(run_a, "--max-steps", 1) == 0
+    assert continue_(run_b, "--max-steps", 1, "--seed", 1) == 0
+    assert continue_(folder, "--max-steps", 1, "--init-from", run_a) == 0
+    assert continue_(folder, "--max-steps", 2, "--init-from", run_a) == 0
+    assert "Continuing at step 1." in capsys.readouterr().out
+    assert continue_(folder, "--max-steps", 3, "--init-from", run_b) == 1
+    assert "did not begin with the parameters that are given now" in capsys.readouterr().err
