@@ -100,7 +100,33 @@ def assert_same(one: Path, two: Path) -> None:
     assert (one / "config.toml").read_bytes() == (two / "config.toml").read_bytes()
 
 
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.timeout(3000)
+@pytest.mark.parametrize(
+    ("kills", "cases"),
+    [(9, ["SNES", "starts", "init from"]), pytest.param(320, [], marks=pytest.mark.slow)],
+)
+def test_killed_at_any_moment_every_kind_of_run_is_the_same(kills, cases):
+    """In forked children; `kills.py` says which runs there are, and at what moments they die."""
+    answer = subprocess.run(
+        [sys.executable, Path(__file__).parents[1] / "kills.py", str(kills), *cases],
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+    )
+    assert answer.returncode == 0, answer.stderr
+    runs = [json.loads(line) for line in answer.stdout.splitlines()]
+    assert [run for run in runs if run["different"] is not None] == []
+    moments = [kill for run in runs for kill in run["kills"]]
+    assert len(moments) >= kills
+    if not cases:
+        for place in ("before it was a run", "of step 0", "of step 3", "writing", "first step"):
+            assert sum(place in moment for moment in moments) > 5, place
+        assert {run["case"] for run in runs} >= {"NES", "starts", "init from", "revival"}
+        assert max(len(run["kills"]) for run in runs) == 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1])
 def test_killed_at_random_moments_the_run_is_the_same(recipe, whole, tmp_path, seed):
     """With a checkpoint every step most of the time is spent writing: kills hit writes too."""
     draw = random.Random(seed)

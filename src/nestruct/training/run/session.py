@@ -15,7 +15,7 @@ from nestruct.estimators import Estimator
 from nestruct.processes import first_rank_decides, my_rank, wait_for_all, world_size
 from nestruct.training.run.checkpoint import Checkpoint, checksum_of
 from nestruct.training.run.environment import describe_environment
-from nestruct.training.run.folder import RunFolder, check_is_free, read_config
+from nestruct.training.run.folder import RunFolder, check_is_free, is_run, read_config
 from nestruct.training.run.restore import (
     compare_configs,
     find_best_model,
@@ -42,7 +42,7 @@ class Session:
     def __init__(self, run: str | Path | None, *, resume: bool, device: torch.device) -> None:
         self.path = None if run is None else Path(run)
         self.device = device
-        there = resume and self.path is not None and (self.path / "config.toml").exists()
+        there = resume and self.path is not None and is_run(self.path)
         self.continues = bool(first_rank_decides(float(there), device))
         self.folder: RunFolder | None = None
         self.now = Progress()
