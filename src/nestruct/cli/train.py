@@ -67,6 +67,7 @@ def train(
                 f"{resume} was made by fit() in a program: run that again with resume=True."
             )
         if max_steps is not None:
+            Recipe.from_tables({**tables, "device": "cpu"})  # it may be a stranger's
             _check_schedule(tables, max_steps)
     elif recipe is None:
         raise InputError("Say which recipe to train (see `nestruct recipes`), or --resume DIR.")

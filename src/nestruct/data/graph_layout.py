@@ -21,6 +21,7 @@ from nestruct.errors import InputError
 from nestruct.kernels import jit, thread_pool
 from nestruct.noise import derive_seed
 from nestruct.structures import KSubset, SpanningTree
+from nestruct.untrusted import memory
 
 _CHUNK = 1024  # examples that a thread simulates at a time
 _WORTH_KEEPING = 10_000  # examples: fewer take less than a second to generate
@@ -78,6 +79,13 @@ class GraphLayout:
         }
 
     def _generate(self) -> dict[str, Tensor]:
+        n, count = self.num_nodes, self.num_train + self.num_validation + self.num_test
+        size = 8 * count * (n * (n - 1) // 2 + 2 * n * self.num_times)
+        if size > memory():
+            raise InputError(
+                f"GraphLayout: {count:,} examples of {n:,} nodes take {size / 1e9:,.0f} GB, more "
+                "than this machine has; say fewer."
+            )
         sizes = {
             "train": self.num_train,
             "validation": self.num_validation,
