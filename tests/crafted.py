@@ -8,42 +8,18 @@ import hashlib
 import json
 import os
 import shutil
-import struct
-from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import safetensors.torch
-import torch
-
-from nestruct.training.run.checkpoint import _checksum
-
-Edit = Callable[[Path], None]
-LAST = "checkpoints/last"
-NAN, INF = {"$float": "nan"}, {"$float": "-inf"}
-DEEP = "[" * 200_000
-HTML = "</script><img src=x onerror=alert(1)>\x1b[2J\ud800"
-
-
-class Case(NamedTuple):
-    """A crafted run folder."""
-
-    name: str
-    base: str  # nes, nvil or parser
-    edit: Edit
+import crafted_states
+from crafted_states import DEEP, HTML, LAST, Case, edit_state, goes_on, put, write_all
 
 
 def cases() -> list[Case]:
     """All of them, no two with the same name."""
     found = [
-        *_loops(),
-        *_states(),
-        *_optimizers(),
-        *_schedulers(),
-        *_estimators(),
-        *_models(),
-        *_headers(),
+        *crafted_states.cases(),
         *_links(),
         *_kinds(),
         *_configs(),
@@ -52,378 +28,6 @@ def cases() -> list[Case]:
     ]
     assert len({case.name for case in found}) == len(found)
     return found
-
-
-def edit_state(run: Path, change: Callable[[dict], Any], name: str = LAST) -> None:
-    """Changes state.json, and makes its checksum right."""
-    for file in run.glob(f"{name}*/state.json"):
-        state = json.loads(file.read_text())
-        change(state)
-        state["checksum"] = _checksum(state)
-        file.write_text(json.dumps(state))
-
-
-def edit_tensors(run: Path, part: str, change: Callable[[dict], Any]) -> None:
-    """Changes the tensors of all checkpoints, and makes the checksums right."""
-    for file in run.glob(f"checkpoints/*/{part}.safetensors"):
-        tensors = safetensors.torch.load(file.read_bytes())
-        change(tensors)
-        put_bytes(file, part, safetensors.torch.save(tensors))
-
-
-def put_bytes(file: Path, part: str, content: bytes) -> None:
-    """Other bytes in place of a checkpoint's tensors."""
-    file.write_bytes(content)
-    checksum = hashlib.sha256(content).hexdigest()
-    name = f"checkpoints/{file.parent.name}"
-    edit_state(file.parents[2], lambda state: state["checksums"].update({part: checksum}), name)
-
-
-def _goes_on(state: dict) -> None:
-    state["loop"]["reason"] = state["loop"]["test"] = None
-
-
-def _state_case(name: str, change: Callable[[dict], Any], base: str = "nes") -> Case:
-    def edit(run: Path) -> None:
-        edit_state(run, lambda state: (_goes_on(state), change(state)))
-
-    return Case(name, base, edit)
-
-
-def _put(tree: Any, path: tuple, value: Any) -> None:
-    for key in path[:-1]:
-        tree = tree[key]
-    tree[path[-1]] = value
-
-
-def _loops() -> Iterator[Case]:
-    """Every entry of where the run was, with types and sizes that it cannot have."""
-    junk = ["x", -1, 1.5, True, None, [], {}, 10**18, 2**63, NAN, INF, [[1]], {"a": "b"}]
-    names = "step evaluations decoded solved failed seconds initial best best_step unimproved"
-    for place, name in enumerate([*names.split(), "test", "reason", "threads", "lines"]):
-        for number, value in enumerate(junk):
-            if (place + number) % 2 == 0 or name in ("step", "threads", "lines"):
-                yield _state_case(
-                    f"loop {name} {value}", partial(_put, path=("loop", name), value=value)
-                )
-    tables = {
-        "threads": [0, 1025, 100_000_000],
-        "step": [2, 4, 10**15],
-        "reason": ["finished", "interrupted", "x" * 10**6, HTML],
-        "lines": [
-            {"../outside/thesis.txt": 0},
-            {"/etc/hostname": 0, "metrics.jsonl": 0},
-            {"metrics.jsonl": -1},
-            {"metrics.jsonl": 10**18},
-            {"metrics.jsonl": "3"},
-            {"checkpoints/last/state.json": 0},
-        ],
-        "best": [{"loss": "x"}, {"loss": NAN}, {"other": 1.0}, {"loss": [1]}, {"loss": True}],
-        "seconds": [1e308],
-        "more": [1],
-    }
-    for name, values in tables.items():
-        for value in values:
-            shown = str(value)[:40]
-            yield _state_case(
-                f"loop: {name} {shown}", partial(_put, path=("loop", name), value=value)
-            )
-    yield _state_case("loop without step", lambda state: state["loop"].pop("step"))
-    yield _state_case("loop a list", lambda state: state.update(loop=[1]))
-    yield _state_case("loop wrapped", lambda state: state.update(loop={"$tuple": [1]}))
-
-
-def _states() -> Iterator[Case]:
-    """state.json as a whole."""
-    for value in (2, "1", None, [], -1, 1.0, True, 10**30, {"a": 1}):
-        yield _state_case(f"format {value}", lambda s, value=value: s.update(format=value))
-    for value in ({}, [], None, {"model": 1, "optimizer": 2, "estimator": 3}, "x"):
-        yield _state_case(f"checksums {value}", lambda s, value=value: s.update(checksums=value))
-    trees = {
-        "missing tensor": {"$tensor": "nowhere"},
-        "tensor a list": {"$tensor": [1]},
-        "tuple a number": {"$tuple": 5},
-        "items no pairs": {"$items": [1, 2]},
-        "items a list as key": {"$items": [[[1], 2]]},
-        "counter of words": {"$counter": [["a", "b"]]},
-        "float a word": {"$float": "x"},
-        "unknown kind": {"$import": "os"},
-        "a list": [1, 2],
-        "a number": 3,
-        "nothing": None,
-        "two dollars": {"$tensor": "a", "$tuple": []},
-    }
-    for part in ("model", "optimizer", "estimator"):
-        for name, tree in trees.items():
-            yield _state_case(f"{part} {name}", lambda s, p=part, t=tree: s.update({p: t}))
-    deep: Any = 1
-    for _ in range(100):
-        deep = [deep]
-    yield _state_case("100 levels", lambda state: state.update(model=deep))
-    texts = {
-        "200,000 brackets": DEEP,
-        "200,000 braces": '{"a":' * 200_000,
-        "a list": "[]",
-        "a word": '"x"',
-        "a number": "7",
-        "5,000 digits": "9" * 5000,
-        "empty": "",
-        "NaN": '{"format": NaN}',
-        "a BOM": "\ufeff{}",
-    }
-    for name, text in texts.items():
-        yield Case(f"state.json {name}", "nes", partial(_write_all, name="state.json", text=text))
-
-
-def _write_all(run: Path, name: str, text: str) -> None:
-    for file in run.rglob(name):
-        file.write_text(text, encoding="utf-8")
-
-
-def _optimizers() -> Iterator[Case]:
-    """The optimizer's state and options."""
-    where = ("optimizer", "optimizer")
-    for index in (999, -1, "x", 2**62, True, None, 1.5, [0]):
-        yield _state_case(
-            f"optimizer index {index}",
-            lambda s, i=index: _put(s, (*where, "state", "$items", 0, 0), i),
-        )
-    for entry, values in {
-        "step": ["x", None, [1], 5],
-        "exp_avg": ["x", None, 1.0, {"$tensor": "optimizer.state.0.step"}],
-        "exp_avg_sq": [{"$tensor": "optimizer.state.2.exp_avg"}, {}],
-        "more": ["x"],
-    }.items():
-        for value in values:
-            yield _state_case(
-                f"optimizer {entry} {value}",
-                lambda s, e=entry, v=value: _put(s, (*where, "state", "$items", 0, 1, e), v),
-            )
-    options = {
-        "lr": ["x", NAN, INF, -1, 1e300, [1], None, {"$tensor": "optimizer.state.0.step"}],
-        "betas": [[2, 2], [-1, 0.9], "ab", [0.9], [0.9, 0.9, 0.9], {"$tuple": [NAN, NAN]}],
-        "eps": [-1, "x", 0],
-        "weight_decay": [-1, 1e300, "x"],
-        "fused": [True, "x"],
-        "foreach": [True, 5],
-        "capturable": [True, 1],
-        "amsgrad": [True],
-        "maximize": ["x"],
-        "differentiable": [True],
-        "params": [[0, 0], "x", None, [999], []],
-        "initial_lr": ["x", NAN],
-        "decoupled_weight_decay": [True],
-        "step": ["x"],
-    }
-    for name, values in options.items():
-        for value in values:
-            yield _state_case(
-                f"optimizer option {name} {value}",
-                lambda s, n=name, v=value: _put(s, (*where, "param_groups", 0, n), v),
-            )
-    for name, value in {"empty": [], "a table": {}, "two": [{}, {}], "a word": "x"}.items():
-        yield _state_case(
-            f"optimizer groups {name}", lambda s, v=value: _put(s, (*where, "param_groups"), v)
-        )
-    shapes = {"one": torch.ones(1), "scalar": torch.ones(()), "large": torch.ones(3, 999)}
-    for name, tensor in shapes.items():
-        for moment in ("exp_avg", "step"):
-
-            def change(tensors: dict, tensor=tensor, moment=moment) -> None:
-                if f"optimizer.state.0.{moment}" in tensors:
-                    tensors[f"optimizer.state.0.{moment}"] = tensor.clone()
-
-            yield _tensor_case(f"optimizer {moment} of shape {name}", "optimizer", change)
-    for name, dtype in {"complex": torch.complex64, "int": torch.int8, "half": torch.half}.items():
-        yield _tensor_case(
-            f"optimizer moments {name}",
-            "optimizer",
-            lambda tensors, dtype=dtype: tensors.update(
-                {k: v.to(dtype) for k, v in tensors.items()}
-            ),
-        )
-    for value in (-5.0, float("nan"), float("inf")):
-        yield _tensor_case(
-            f"optimizer at step {value}",
-            "optimizer",
-            lambda tensors, value=value: [
-                v.fill_(value) for k, v in tensors.items() if "step" in k
-            ],
-        )
-
-
-def _tensor_case(name: str, part: str, change: Callable[[dict], Any], base: str = "nes") -> Case:
-    def edit(run: Path) -> None:
-        edit_state(run, _goes_on)
-        edit_tensors(run, part, change)
-
-    return Case(name, base, edit)
-
-
-def _schedulers() -> Iterator[Case]:
-    values = {
-        "last_epoch": ["x", -5, 10**18, None, [1]],
-        "base_lrs": [["x"], [], [1, 2], "x", None, [NAN]],
-        "T_max": [0, -1, "x"],
-        "eta_min": ["x", NAN],
-        "step": [5],
-        "optimizer": [{}],
-        "get_lr": [1],
-        "_last_lr": [["x"]],
-        "_step_count": ["x"],
-    }
-    for name, some in values.items():
-        for value in some:
-            yield _state_case(
-                f"scheduler {name} {value}",
-                lambda s, n=name, v=value: _put(s, ("optimizer", "scheduler", n), v),
-            )
-    for value in (None, [], "x", 5):
-        yield _state_case(
-            f"scheduler {value}", lambda s, v=value: _put(s, ("optimizer", "scheduler"), v)
-        )
-
-
-def _estimators() -> Iterator[Case]:
-    plan = {
-        "mode": ["x", None, 5, "__import__('os')"],
-        "chunk": [0, -1, "x", 10**18, True, 1.5, None],
-        "keep": ["x", 2, None],
-        "size": [0, 5, "x", 10**18],
-        "more": [1],
-    }
-    for name, values in plan.items():
-        for value in values:
-            yield _state_case(
-                f"plan {name} {value}", lambda s, n=name, v=value: _put(s, ("estimator", n), v)
-            )
-    for name, value in {
-        "mean a word": ("mean", "x"),
-        "variance a list": ("variance", [1]),
-        "network a number": ("network", 5),
-        "network empty": ("network", {}),
-        "no mean": ("mean", {"$tensor": "network.0.weight"}),
-    }.items():
-        yield _state_case(
-            f"nvil {name}", lambda s, v=value: _put(s, ("estimator", v[0]), v[1]), "nvil"
-        )
-    for name, tensor in {
-        "of width 10**8": torch.empty(0, 10**8),
-        "of width 2**40": torch.empty(0, 2**40),
-        "of no width": torch.empty(100, 0),
-        "a scalar": torch.ones(()),
-    }.items():
-        yield _tensor_case(
-            f"nvil network {name}",
-            "estimator",
-            lambda t, tensor=tensor: t.update({"network.0.weight": tensor}) if t else None,
-            "nvil",
-        )
-
-
-def _models() -> Iterator[Case]:
-    name = "encoder.score.weight"
-    changes = {
-        "missing": lambda t: t.pop(name),
-        "one more": lambda t: t.update(more=torch.ones(2)),
-        "larger": lambda t: t.update({name: torch.ones(7, 7)}),
-        "scalar": lambda t: t.update({name: torch.ones(())}),
-        "empty": lambda t: t.update({name: torch.ones(0)}),
-        "NaN": lambda t: [v.fill_(float("nan")) for v in t.values()],
-        "infinite": lambda t: [v.fill_(float("inf")) for v in t.values()],
-        "1e38": lambda t: [v.fill_(1e38) for v in t.values()],
-        **{
-            str(dtype): lambda t, d=dtype: t.update({k: v.to(d) for k, v in t.items()})
-            for dtype in (torch.complex64, torch.int64, torch.bool, torch.float64, torch.bfloat16)
-        },
-    }
-    for what, change in changes.items():
-        yield _tensor_case(f"parameters {what}", "model", change)
-    for value in ("x", 5, None, [1], {"a": 1}):
-        yield _state_case(f"parameter {value}", lambda s, v=value: _put(s, ("model", name), v))
-    yield _state_case("extra state", lambda s: _put(s, ("model", "_extra_state"), {"a": 1}))
-
-    def words(what: str, path: tuple, value: Any) -> Case:
-        def edit(run: Path) -> None:
-            for kind in ("last", "best"):
-                edit_state(
-                    run,
-                    lambda state: (
-                        _goes_on(state),
-                        _put(state, ("model", "_extra_state", *path), value),
-                    ),
-                    f"checkpoints/{kind}",
-                )
-
-        return Case(f"vocabulary {what}", "parser", edit)
-
-    for what, path, value in [
-        ("word a number", ("words", 3), 5),
-        ("words a text", ("words",), "abc"),
-        ("no words", ("words",), []),
-        ("a word twice", ("words", 4), "<root>"),
-        ("counts negative", ("counts", 2), -3),
-        ("counts words", ("counts",), ["a"]),
-        ("counts true", ("counts", 2), True),
-        ("counts 2**63", ("counts", 2), 2**63),
-        ("outputs 10**18", ("num_outputs",), 10**18),
-        ("outputs -1", ("num_outputs",), -1),
-        ("outputs a word", ("num_outputs",), "x"),
-        ("labels with tabs", ("labels", 0), "a\tb\n"),
-        ("labels numbers", ("labels", 0), 3),
-        ("no labels", ("labels",), []),
-        ("word with HTML", ("words", 5), HTML),
-        ("more", ("more",), 1),
-    ]:
-        yield words(what, path, value)
-    for what, tensor in {"no columns": torch.empty(9, 0), "wide": torch.empty(0, 2**40)}.items():
-        yield _tensor_case(
-            f"vectors {what}", "model", lambda t, v=tensor: t.update(vectors=v), "parser"
-        )
-
-
-def _headers() -> Iterator[Case]:
-    """safetensors files whose headers lie."""
-
-    def file(header: Any, data: bytes = b"\0" * 16) -> bytes:
-        text = header if isinstance(header, bytes) else json.dumps(header).encode()
-        return struct.pack("<Q", len(text)) + text + data
-
-    def entry(shape: list, offsets: list, dtype: str = "F32") -> dict:
-        return {"w": {"dtype": dtype, "shape": shape, "data_offsets": offsets}}
-
-    contents = {
-        "nothing": b"",
-        "seven bytes": b"\0" * 7,
-        "a header of 2**62 bytes": struct.pack("<Q", 2**62),
-        "a header of 2**64 - 1 bytes": b"\xff" * 8 + b"{}",
-        "no JSON": file(b"{{{{"),
-        "200,000 brackets": file(DEEP.encode()),
-        "a shape of 2**62": file(entry([2**31, 2**31], [0, 16])),
-        "a shape of 2**64": file(entry([2**32, 2**32], [0, 16])),
-        "no data but 2**62 rows": file(entry([2**62, 0], [0, 0]), b""),
-        "offsets beyond": file(entry([4], [0, 10**12])),
-        "offsets backwards": file(entry([4], [16, 0])),
-        "negative offsets": file(entry([4], [-16, 0])),
-        "negative shape": file(entry([-4], [0, 16])),
-        "a shape of words": file(entry(["x"], [0, 16])),
-        "another dtype": file(entry([4], [0, 16], "PICKLE")),
-        "float8": file(entry([16], [0, 16], "F8_E4M3")),
-        "twice the same": file({**entry([4], [0, 16]), "v": entry([4], [0, 16])["w"]}),
-        "a hole": file(entry([2], [8, 16])),
-        "metadata a list": file({"__metadata__": [1], **entry([4], [0, 16])}),
-        "many dimensions": file(entry([1] * 5000, [0, 4]), b"\0" * 4),
-        "a pickle": b"\x80\x04\x95\x05\x00\x00\x00\x00\x00\x00\x00K\x01.",
-    }
-    for name, content in contents.items():
-
-        def edit(run: Path, content=content) -> None:
-            edit_state(run, _goes_on)
-            for part in ("model", "optimizer"):
-                for path in run.glob(f"checkpoints/*/{part}.safetensors"):
-                    put_bytes(path, part, content)
-
-        yield Case(f"safetensors: {name}", "nes", edit)
 
 
 FILES = ("config.toml", "metrics.jsonl", "structures.jsonl", "environment.json", "details.json")
@@ -457,7 +61,7 @@ def _remove(path: Path) -> None:
     shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
 
 
-def _links() -> Iterator[Case]:
+def _links():
     """Links in place of files and folders."""
     for name in (*FILES, *FOLDERS, *WRITING, f"{LAST}/state.json", f"{LAST}/model.safetensors"):
         targets = {
@@ -470,7 +74,7 @@ def _links() -> Iterator[Case]:
         for what, target in targets.items():
 
             def edit(run: Path, name=name, target=target) -> None:
-                edit_state(run, _goes_on)
+                edit_state(run, goes_on)
                 _remove(run / name)
                 (run / name).symlink_to(run.parent / target)
 
@@ -479,7 +83,7 @@ def _links() -> Iterator[Case]:
     def hard(run: Path) -> None:
         edit_state(
             run,
-            lambda state: (_goes_on(state), state["loop"]["lines"].update({"metrics.jsonl": 0})),
+            lambda state: (goes_on(state), state["loop"]["lines"].update({"metrics.jsonl": 0})),
         )
         (run / "metrics.jsonl").unlink()
         os.link(run.parent / "outside" / "thesis.txt", run / "metrics.jsonl")
@@ -487,7 +91,7 @@ def _links() -> Iterator[Case]:
     yield Case("metrics.jsonl a hard link", "nes", hard)
 
 
-def _kinds() -> Iterator[Case]:
+def _kinds():
     """Pipes, folders and files with holes in place of files, and files in place of folders."""
 
     def sparse(path: Path, size: int = 2**40) -> None:
@@ -500,7 +104,7 @@ def _kinds() -> Iterator[Case]:
                 continue
 
             def edit(run: Path, name=name, make=make) -> None:
-                edit_state(run, _goes_on)
+                edit_state(run, goes_on)
                 _remove(run / name)
                 make(run / name)
 
@@ -509,21 +113,41 @@ def _kinds() -> Iterator[Case]:
         for what, make in {"a pipe": os.mkfifo, "a file": Path.touch}.items():
 
             def edit(run: Path, name=name, make=make) -> None:
-                edit_state(run, _goes_on)
+                edit_state(run, goes_on)
                 _remove(run / name)
                 make(run / name)
 
             yield Case(f"{name} {what}", "nes", edit)
 
 
-def _configs() -> Iterator[Case]:
+def set_config(run: Path, text: str) -> None:
+    """Another configuration, which the checkpoints know."""
+    write_all(run, "config.toml", text)
+    edit_state(run, lambda state: state.update(config=text), "checkpoints/")
+
+
+def set_metrics(run: Path, text: str) -> None:
+    """Another log, which the checkpoints know."""
+    write_all(run, "metrics.jsonl", text)
+    content = text.encode()
+    lines, digest = content.count(b"\n"), hashlib.sha256(content).hexdigest()
+
+    def change(state: dict) -> None:
+        goes_on(state)
+        state["loop"]["lines"]["metrics.jsonl"] = lines
+        state["loop"].setdefault("digests", {})["metrics.jsonl"] = digest
+
+    edit_state(run, change, "checkpoints/")
+
+
+def _configs():
     """Configurations."""
 
     def replace(name: str, *lines: str, base: str = "nes") -> Case:
         """Other values of some options, `table.option = value`."""
 
         def edit(run: Path) -> None:
-            edit_state(run, _goes_on)
+            edit_state(run, goes_on)
             text, table = [], ""
             wanted = dict(line.split(" = ", 1) for line in lines)
             for line in (run / "config.toml").read_text().splitlines():
@@ -532,7 +156,7 @@ def _configs() -> Iterator[Case]:
                 text.append(
                     f"{line.partition(' = ')[0]} = {wanted[key]}" if key in wanted else line
                 )
-            (run / "config.toml").write_text("\n".join(text) + "\n")
+            set_config(run, "\n".join(text) + "\n")
 
         return Case(f"config: {name}", base, edit)
 
@@ -575,7 +199,7 @@ def _configs() -> Iterator[Case]:
         "tables are words": 'recipe = "x"\ndata = "x"\nmodel = 1\ntraining = []\n',
         "arrays of tables": 'recipe = "x"\n[[data]]\n[[model]]\n[[training]]\n',
     }.items():
-        yield Case(f"config.toml {name}", "nes", partial(_write_all, name="config.toml", text=text))
+        yield Case(f"config.toml {name}", "nes", partial(set_config, text=text))
     for name, vectors in {"a pipe": "pipe", "zeros": "/dev/zero", "NUL": r"/a\u0000b"}.items():
 
         def edit(run: Path, vectors=vectors) -> None:
@@ -585,12 +209,12 @@ def _configs() -> Iterator[Case]:
             text = (run / "config.toml").read_text()
             start, end = text.index("[data]"), text.index("[model]")
             data = f'[data]\nname = "treebanks"\nsource = "{run}"\nembeddings = "{where}"\n'
-            (run / "config.toml").write_text(text[:start] + data + text[end:])
+            set_config(run, text[:start] + data + text[end:])
 
         yield Case(f"word vectors {name}", "parser", edit)
 
 
-def _logs() -> Iterator[Case]:
+def _logs():
     """Lines of the logs."""
     texts = {
         "200,000 brackets": DEEP + "\n",
@@ -624,15 +248,10 @@ def _logs() -> Iterator[Case]:
         "NaN": '{"step": NaN, "split": "train"}\n',
     }
     for name, text in texts.items():
-
-        def edit(run: Path, text=text) -> None:
-            edit_state(run, _goes_on)
-            (run / "metrics.jsonl").write_text(text)
-
-        yield Case(f"metrics.jsonl {name}", "nes", edit)
+        yield Case(f"metrics.jsonl {name}", "nes", partial(set_metrics, text=text))
 
 
-def _values() -> Iterator[Case]:
+def _values():
     """Every value of the other files that a report reads, in turn, as something else."""
     junk = ["x", -1, None, [], {}, 1e308, 10**17, True, [[["a"]]], {"a": {"b": []}}, HTML, [None]]
     number = 0
@@ -655,7 +274,7 @@ def _edit_value(run: Path, name: str, line: int, place: int, value: Any) -> None
     lines = text.splitlines() if name.endswith(".jsonl") else [text]
     tree = json.loads(lines[line])
     paths = _paths(tree)
-    _put(tree, paths[place * 7 % len(paths)], value)
+    put(tree, paths[place * 7 % len(paths)], value)
     lines[line] = json.dumps(tree)
     (run / name).write_text("\n".join(lines) + "\n")
 

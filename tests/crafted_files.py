@@ -12,7 +12,7 @@ import os
 import struct
 import tarfile
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -45,7 +45,7 @@ def cases(parser: Path) -> list[FileCase]:
     return found
 
 
-def _archives() -> Iterator[FileCase]:
+def _archives():
     run = {"config.toml": b"seed = 0\n", "metrics.jsonl": b'{"step": 1, "split": "train"}\n'}
 
     def member(name: str, content: bytes = b"", **more: Any) -> tuple[tarfile.TarInfo, bytes]:
@@ -130,7 +130,7 @@ def _pipe(name: str) -> Callable[[Path], None]:
     return lambda folder: os.mkfifo(folder / name)
 
 
-def _recipes() -> Iterator[FileCase]:
+def _recipes():
     base = 'base = "graph-layout-tiny"\n'
     few = "[data]\nnum_train = 20\nnum_validation = 5\nnum_test = 5\n[training]\nmax_steps = 1\n"
     texts = {
@@ -221,9 +221,10 @@ CACHED += ["data.num_times=2", "model.num_rollout_steps=1"]
 CACHED += ["training.max_steps=1", "training.batch_size=10"]
 
 
-def _caches() -> Iterator[FileCase]:
+def _caches():
     """Files in the data cache, under the name of what a training looks for."""
-    options = dict(num_nodes=3, num_times=2, num_train=9990, num_validation=5, num_test=5, seed=0)
+    options = {"num_nodes": 3, "num_times": 2, "num_train": 9990, "num_validation": 5}
+    options |= {"num_test": 5, "seed": 0}
     identity = json.dumps(["graph-layout", 1, options], sort_keys=True)
     name = f"cache/graph-layout-{cache.derive_key(*identity.encode()):016x}.safetensors"
     words = ["train", "graph-layout-tiny", "--run", "new", *CACHED]
@@ -266,7 +267,7 @@ def _caches() -> Iterator[FileCase]:
         yield FileCase(f"cache: {what}", words, partial(make, how=how))
 
 
-def _vectors() -> Iterator[FileCase]:
+def _vectors():
     recipe = (
         'base = "parser-tiny"\n[data]\nname = "treebanks"\nsource = "./bank"\n'
         'embeddings = "./vectors"\n[training]\nmax_epochs = 1\nbatch_size = 2\n'
@@ -324,7 +325,7 @@ def _vectors() -> Iterator[FileCase]:
     yield FileCase("vectors: a pipe", words, pipe)
 
 
-def _treebanks(parser: Path) -> Iterator[FileCase]:
+def _treebanks(parser: Path):
     good = b"1\tdog\t_\t_\t_\t_\t0\troot\t_\t_\n\n"
     long = (
         b"".join(b"%d\ta\t_\t_\t_\t_\t%d\tdep\t_\t_\n" % (k, k - 1) for k in range(1, 1500)) + b"\n"

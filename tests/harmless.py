@@ -53,18 +53,18 @@ def _watched(act, job: dict) -> dict:
         try:
             _confine(said, folder)
             act(job["words"])
-            status = 0
+            code = 0
         except SystemExit as end:
-            status = end.code if isinstance(end.code, int) else 0
+            code = end.code if isinstance(end.code, int) else 0
         except BaseException:
             import traceback
 
             traceback.print_exc()
-            status = 70
+            code = 70
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(status)
-    status = None
+        os._exit(code)
+    status: int | None = None
     while status is None and time.monotonic() - started < LIMIT:
         done, found = os.waitpid(child, os.WNOHANG)
         status = os.waitstatus_to_exitcode(found) if done else None

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
 
 from nestruct.data.cache import cached, folder
 
@@ -54,6 +56,39 @@ def test_a_broken_file_is_replaced(caplog):
         assert cached("toy", 1, {}, make(2.0, calls))["x"][0] == 2
     assert "generated again" in caplog.text
     assert cached("toy", 1, {}, make(3.0, calls))["x"][0] == 2
+
+
+@pytest.mark.parametrize("every", [29, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_flipped_bit_is_said_and_the_file_made_again(caplog, every):
+    def generate() -> dict[str, torch.Tensor]:
+        return {"x": torch.arange(4.0), "z": torch.arange(3, dtype=torch.uint8)}
+
+    whole = cached("toy", 1, {"k": 1}, generate)
+    (path,) = folder().iterdir()
+    good = path.read_bytes()
+    for place in range(0, 8 * len(good), every):
+        bad = bytearray(good)
+        bad[place // 8] ^= 1 << place % 8
+        path.write_bytes(bad)
+        caplog.clear()
+        with caplog.at_level(logging.WARNING, "nestruct"):
+            found = cached("toy", 1, {"k": 1}, generate)
+        assert all(torch.equal(found[key], whole[key]) for key in whole), place
+        assert "generated again" in caplog.text, place
+    assert cached("toy", 1, {"k": 1}, make(2.0, calls := [])).keys() == whole.keys()
+    assert not calls
+
+
+def test_a_file_of_version_0_1_is_made_again(caplog):
+    calls: list[float] = []
+    cached("toy", 1, {}, make(1.0, calls))
+    (path,) = folder().iterdir()
+    with safe_open(path, "pt") as file:
+        identity = file.metadata()["identity"]
+    save_file({"x": torch.zeros(3)}, path, {"identity": identity})
+    with caplog.at_level(logging.WARNING, "nestruct"):
+        assert cached("toy", 1, {}, make(2.0, calls))["x"][0] == 2
+    assert "has no checksum" in caplog.text
 
 
 def test_a_folder_that_cannot_be_written_costs_only_time(monkeypatch, tmp_path, caplog):

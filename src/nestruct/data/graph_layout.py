@@ -72,11 +72,21 @@ class GraphLayout:
         if self.num_train + self.num_validation + self.num_test < _WORTH_KEEPING:
             flat = self._generate()
         else:
-            flat = cached("graph-layout", _FORMAT, dataclasses.asdict(self), self._generate)
+            options = dataclasses.asdict(self)
+            flat = cached("graph-layout", _FORMAT, options, self._generate, self._shapes())
         return {
             name: {"x": flat[f"{name}.x"], "z": flat[f"{name}.z"].float()}
             for name in ("train", "validation", "test")
         }
+
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        n = self.num_nodes
+        shapes: dict[str, tuple[int, ...]] = {}
+        for name in ("train", "validation", "test"):
+            size = getattr(self, f"num_{name}")
+            shapes[f"{name}.x"] = (size, n, self.num_times, 2)
+            shapes[f"{name}.z"] = (size, n * (n - 1) // 2)
+        return shapes
 
     def _generate(self) -> dict[str, Tensor]:
         n, count = self.num_nodes, self.num_train + self.num_validation + self.num_test

@@ -105,6 +105,17 @@ class Estimator(ABC):
         `backward` calls it at every step, and `nestruct.fit` before anything is written.
         """
 
+    def plan(self, model: Any, batch: Any, *, seed: int = 0) -> None:
+        """Decides how steps are computed, before the first one; `state_dict` keeps that.
+
+        `nestruct.fit` calls it, so that the checkpoint of step 0 holds the plan; `backward` plans
+        where no one has.
+        """
+        self.prepare(model, batch, seed=seed)
+        if isinstance(model, HasAtStep):
+            model.at_step(0)
+        self._plan_step(model, Layout(model, self.perturb), batch, seed)
+
     def parameters(self) -> list[nn.Parameter]:
         """The estimator's own parameters, which join the optimizer."""
         return []

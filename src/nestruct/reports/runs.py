@@ -5,6 +5,7 @@ that was killed is read as far as it got: an unfinished last line is left out, a
 anywhere else is an error.
 """
 
+import logging
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -16,8 +17,11 @@ from nestruct.errors import InputError
 from nestruct.reports.archives import is_archive, unpack_runs
 from nestruct.reports.metrics import METRICS
 from nestruct.training.run import Record, read_config
-from nestruct.training.run.checkpoint import read_loop
+from nestruct.training.run.checkpoint import read_last
+from nestruct.training.run.verify import check_files
 from nestruct.untrusted import MOST_LOG_BYTES, parse_json, read_file
+
+log = logging.getLogger("nestruct")
 
 # What a record says about the moment it was written; every other number in it is a metric.
 POSITION_KEYS = {"step", "evaluations", "decoded", "solved", "best_step"}
@@ -151,6 +155,9 @@ def read_run(path: str | Path) -> Run:
     scene = frames.pop(0) if frames else None
     if scene is not None:
         _check_structures(path / "structures.jsonl", scene, frames)
+    last = read_last(path / "checkpoints")
+    for sentence in [] if last is None else check_files(path, last):
+        log.warning("%s: %s", path, sentence)
     return Run(
         path,
         config,
@@ -161,7 +168,7 @@ def read_run(path: str | Path) -> Run:
         frames,
         # Parsers once had a file of their own.
         _object(path / "details.json") or _object(path / "attachment.json") or None,
-        read_loop(path / "checkpoints"),
+        None if last is None else last["loop"],
     )
 
 

@@ -109,6 +109,7 @@ def fit(
     config: dict[str, Any] | None = None,
     progress: bool = True,
     first: Callable[[Callable[[str], None]], Spent] | None = None,
+    init_from: str | Path | None = None,
     **options: Any,
 ) -> FitResult:
     """Trains a model.
@@ -145,6 +146,8 @@ def fit(
         first: Called before the first step of a new run, not of a continued one. It may set the
             model's parameters, and returns what that cost, which is added to the run's cost. Its
             argument is a function that shows a sentence.
+        init_from: The run folder that the model's parameters come from, if any. A new run notes it
+            with their checksum, and a resumed one refuses others.
         **options: Steps, intervals, early stopping: the fields of `nestruct.training.Training`.
 
     Example:
@@ -175,7 +178,8 @@ def fit(
         raise InputError("training.patience needs a validation set; give validation=...")
     check_optimizer(optimizer, model)
     check_estimator(estimator)
-    estimator.prepare(model, data(0), seed=seed)
+    batch = data(0)  # for the estimator to look at
+    estimator.prepare(model, batch, seed=seed)
     join_parameters(estimator, optimizer)
     share_model(model)
     config = config or describe_call(estimator, optimizer, scheduler, settings, seed)
@@ -211,7 +215,7 @@ def fit(
     }
     with (
         matmul_precision(settings.matmul_precision),
-        session.open(config, **parts, max_steps=settings.max_steps),
+        session.open(config, **parts, max_steps=settings.max_steps, init_from=init_from),
         forked_generators(device),
         display,
     ):
@@ -223,10 +227,13 @@ def fit(
             if session.best_model is not None:
                 model.load_state_dict(session.best_model)
             return _result(now)
-        if session.begins and first is not None:
-            spent, untrained = first(display.note), None
-            for name, value in vars(spent).items():
-                setattr(now, name, value)
+        if session.begins:
+            if first is not None:
+                spent, untrained = first(display.note), None
+                for name, value in vars(spent).items():
+                    setattr(now, name, value)
+            estimator.plan(model, batch, seed=seed)
+            session.begin()
         drawings = None
         if isinstance(model, StructuredModel) and validation is not None:
             drawings = Drawings(model, validation, describe, baselines)
@@ -244,6 +251,8 @@ def fit(
             display=display,
             untrained=untrained,
         ).run()
+        for text in session.end():
+            display.note(text)
         if now.reason == "interrupted" and session.folder is not None:
             how = session.folder.how
             display.note(f"Stopped at step {now.step}, all is saved; continue with {how}.")

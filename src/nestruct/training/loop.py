@@ -51,7 +51,7 @@ class Loop:
         now, settings = self.session.now, self.settings
         self._watch = Stopwatch(now.seconds, self.session.device)
         self._unread: dict[str, Any] = dict.fromkeys(("failed", "decoded", "solved"), 0)
-        # A new run saves after its first step, which is when the estimator has made its plan.
+        # A new run saves after its first step: where memory was short, that has changed the plan.
         self._saved_at = time.monotonic() if now.step else -math.inf
         self._restored = not self.session.begins  # and no step was made since
         with catch_interrupt(twice=world_size() == 1) as interrupt:
@@ -183,7 +183,10 @@ class Loop:
         now.reason = "stopped early" if self._is_stuck() else "finished"
         now.seconds = self._watch.seconds
         # The logs' lines stay as they were: a longer training cuts the test record off.
-        end.loop |= {"reason": now.reason, "test": now.test, "seconds": now.seconds}
+        if self.session.folder is not None:
+            now.whole_logs = self.session.folder.digests
+        after = ("reason", "test", "seconds", "whole_logs")
+        end.loop |= {name: getattr(now, name) for name in after}
         self.session.write("last", end)
 
     def _note_details(self, name: str, step: int) -> None:

@@ -77,6 +77,7 @@ def train(
             config=recipe.to_config(),
             progress=progress,
             first=first,
+            init_from=init_from,
             **settings.fit_options,
         )
     finally:

@@ -16,7 +16,7 @@ from nestruct.training.details import note_details
 from nestruct.training.evaluate import evaluate, matmul_precision
 from nestruct.training.recipes.build import build_data, build_model, rebuild_model
 from nestruct.training.recipes.recipe import Recipe, resolve_device
-from nestruct.training.run import fill_model, find_checkpoint, read_config
+from nestruct.training.run import fill_model, find_checkpoint, read_config, warn_if_changed
 
 log = logging.getLogger("nestruct")
 
@@ -48,6 +48,7 @@ def _load(
     """The step of the parameters, and the model."""
     config = read_config(Path(run))
     _, found = find_checkpoint(run, checkpoint)
+    warn_if_changed(run, found)
     if model is None:
         if "recipe" not in config:
             raise InputError(
@@ -73,10 +74,11 @@ def evaluate_run(
             f"{run} was made by fit() in a program, which alone has its data: call "
             "nestruct.evaluate there."
         )
+    name, found = find_checkpoint(run, checkpoint)
+    warn_if_changed(run, found)
     recipe = Recipe.from_tables(config | {"device": resolve_device(device)})
     data = build_data(recipe)
     model = build_model(recipe, data)
-    name, found = find_checkpoint(run, checkpoint)
     fill_model(model, found.model, run)
     model.to(recipe.device)
     splits = data.splits()

@@ -9,6 +9,7 @@ from nestruct.training.run.folder import RunFolder, check_is_free, finite, read_
 from nestruct.training.run.restore import fill_model, find_checkpoint
 from nestruct.training.run.session import Session
 from nestruct.training.run.state import Record
+from nestruct.training.run.verify import warn_if_changed
 
 __all__ = [
     "Checkpoint",
@@ -23,4 +24,5 @@ __all__ = [
     "finite",
     "read_checkpoint",
     "read_config",
+    "warn_if_changed",
 ]

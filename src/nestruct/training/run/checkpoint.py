@@ -6,10 +6,10 @@ complete. ``state.json`` has the SHA-256 of its neighbours and of itself, so tha
 edited checkpoint is refused by name.
 """
 
+import contextlib
 import hashlib
 import json
 import os
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,13 +17,14 @@ from typing import Any
 import safetensors.torch
 
 from nestruct.errors import InputError, NestructError, first_line
-from nestruct.files import sync_folder, write_synced
+from nestruct.files import make_folder, remove_folder, sync_folder, write_synced
 from nestruct.training.run.packing import pack, unpack
 from nestruct.training.run.state import Progress
 from nestruct.untrusted import memory, parse_json, read_file
 
 FORMAT = 1
 STATES = ("model", "optimizer", "estimator")
+_LAST = ("last", "last.previous")
 
 
 class CheckpointError(NestructError):
@@ -39,12 +40,14 @@ class Checkpoint:
         optimizer: ``state_dict()`` of optimizer and scheduler.
         estimator: The estimator's ``state_dict()``.
         loop: The loop's own: step, best value, counters, thread count.
+        config: The text of ``config.toml``; None in folders of version 0.1.
     """
 
     model: dict[str, Any]
     optimizer: dict[str, Any]
     estimator: dict[str, Any]
     loop: dict[str, Any]
+    config: str | None = None
 
     @property
     def step(self) -> int:
@@ -54,31 +57,32 @@ class Checkpoint:
 
 def write_checkpoint(folder: Path, name: str, checkpoint: Checkpoint) -> None:
     """Writes ``folder/name``; the one that was there becomes ``folder/name.previous``."""
-    folder.mkdir(exist_ok=True)
+    make_folder(folder)
     temporary, current, previous = folder / ".writing", folder / name, folder / f"{name}.previous"
-    shutil.rmtree(temporary, ignore_errors=True)
+    remove_folder(temporary)
     try:
-        temporary.mkdir()
+        os.mkdir(temporary)
         trees, checksums = {}, {}
         for part in STATES:
-            trees[part], tensors = pack(getattr(checkpoint, part), f"the {part}")
-            content = safetensors.torch.save(tensors)
+            trees[part], content = _content(getattr(checkpoint, part), f"the {part}")
             checksums[part] = hashlib.sha256(content).hexdigest()
             write_synced(temporary / f"{part}.safetensors", content)
         state = {
             "format": FORMAT,
             "loop": pack(checkpoint.loop, "the loop")[0],
             "checksums": checksums,
+            "config": checkpoint.config,
             **trees,
         }
         state["checksum"] = _checksum(state)
         write_synced(temporary / "state.json", json.dumps(state, indent=1).encode())
         sync_folder(temporary)
     except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            remove_folder(temporary)
         raise
     if current.exists():
-        shutil.rmtree(previous, ignore_errors=True)
+        remove_folder(previous)
         os.replace(current, previous)
     os.replace(temporary, current)
     sync_folder(folder)
@@ -92,6 +96,8 @@ def read_checkpoint(path: Path) -> Checkpoint:
         InputError: It says what no training can have written.
     """
     state = _read_state(path)
+    if not isinstance(state.get("config"), str | None):
+        raise CheckpointError(f"{path / 'state.json'} is not the state of a checkpoint")
     parts = {}
     for part in STATES:
         file = path / f"{part}.safetensors"
@@ -106,20 +112,41 @@ def read_checkpoint(path: Path) -> Checkpoint:
             raise CheckpointError(f"{file} cannot be read ({first_line(error)})") from None
         if not isinstance(parts[part], dict):
             raise CheckpointError(f"{file} does not hold the state of the {part}")
-    return Checkpoint(**parts, loop=state["loop"])
+    return Checkpoint(**parts, loop=state["loop"], config=state.get("config"))
 
 
-def read_loop(folder: Path) -> dict[str, Any] | None:
-    """What the last checkpoint in a folder says of the training, without reading its tensors.
+def checksum_of(state: dict[str, Any]) -> str:
+    """The SHA-256 of a model's ``state_dict()``: that of a ``model.safetensors`` with it."""
+    return hashlib.sha256(_content(state, "the model")[1]).hexdigest()
 
-    None where there is no checkpoint, or none that is as it was written.
+
+def read_last(folder: Path) -> dict[str, Any] | None:
+    """What the last checkpoint in a folder says: ``loop`` of the training, ``config`` as text.
+
+    Its tensors are not read. None where there is no checkpoint, or none that is as it was written.
     """
-    for name in ("last", "last.previous"):
+    for name in _LAST:
         try:
-            return _read_state(folder / name)["loop"]
+            return _read_state(folder / name)
         except CheckpointError:
             continue
     return None
+
+
+def holds_no_step(folder: Path) -> bool:
+    """True if a folder of checkpoints is not there, or has none but that of step 0."""
+    if not folder.exists():
+        return True
+    if not folder.is_dir() or {p.name for p in folder.iterdir()} - {*_LAST, ".writing"}:
+        return False
+    for name in _LAST:
+        try:
+            if _read_state(folder / name)["loop"]["step"] > 0:
+                return False
+        except CheckpointError:
+            if name == "last" and (folder / name).exists():  # no kill leaves it so
+                return False
+    return True
 
 
 def discard_damaged(path: Path) -> None:
@@ -128,7 +155,7 @@ def discard_damaged(path: Path) -> None:
         try:
             read_checkpoint(path)
         except NestructError:
-            shutil.rmtree(path)
+            remove_folder(path)
     elif path.exists() or path.is_symlink():
         path.unlink()
 
@@ -177,6 +204,12 @@ def _read_state(path: Path) -> dict[str, Any]:
         # No damage: the checksum is right, so the checkpoint before is no better.
         raise InputError(f"{file} cannot be used: {str(error).rstrip('.')}.") from None
     return state
+
+
+def _content(state: dict[str, Any], owner: str) -> tuple[Any, bytes]:
+    """A state as a JSON tree, and the content of the file of its tensors."""
+    tree, tensors = pack(state, owner)
+    return tree, safetensors.torch.save(tensors)
 
 
 def _checksum(state: dict[str, Any]) -> str:

@@ -2,25 +2,28 @@
 ``checkpoints/``; ``details.json`` where the model has details. One trainer at a time holds it."""
 
 import contextlib
-import itertools
 import json
 import math
-import os
 import shlex
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import tomli_w
 
 from nestruct.errors import InputError, NestructError
-from nestruct.files import write_whole
-from nestruct.training.run.checkpoint import Checkpoint, discard_damaged, write_checkpoint
-from nestruct.training.run.lock import give_lock_back, take_lock
+from nestruct.files import make_folder, remove_folder, sync_folder, write_whole
+from nestruct.training.run.checkpoint import (
+    Checkpoint,
+    discard_damaged,
+    holds_no_step,
+    write_checkpoint,
+)
+from nestruct.training.run.lock import give_lock_back, keep_lock, take_lock
+from nestruct.training.run.log import Log
 from nestruct.training.run.reach import check_reach
-from nestruct.training.run.state import LOGS, Record
-from nestruct.untrusted import read_toml
+from nestruct.training.run.state import LOGS, Progress, Record
+from nestruct.untrusted import read_file, read_toml
 
 
 class RunFolder:
@@ -37,79 +40,107 @@ class RunFolder:
         if "recipe" in config:
             self.how = f"nestruct train --resume {shlex.quote(str(path))}"
         try:
-            self._config = tomli_w.dumps(config).encode()
+            self.config = tomli_w.dumps(config)
         except TypeError as error:
             raise InputError(f"The configuration cannot be written as TOML: {error}.") from None
-        self.lines: dict[str, int] = {}  # that each log has
+        self.deleted: set[str] = set()  # files that were missing while training, written again
+        self._files: dict[str, bytes] = {}  # that do not change while training
+        self._logs: dict[str, Log] = {}
         self._step: int | None = None  # of the newest checkpoint
-        self._logs: dict[str, BinaryIO] = {}
         self._good: set[str] = set()  # checkpoints known to be whole
         with self.one_sentence():
-            path.mkdir(parents=True, exist_ok=True)
+            make_folder(path)
             check_reach(path)
             self._lock = take_lock(path)
 
     def create(self, environment: dict[str, Any]) -> None:
-        """Makes the folder a run."""
+        """Writes what a run ran on. The folder is no run yet: that takes `take_up`."""
         check_is_free(self.path)  # someone else may have been faster
         with self.one_sentence():
             text = json.dumps(environment, indent=1) + "\n"
             write_whole(self.path / "environment.json", text.encode())
-            # Last, because this file is what makes the folder a run.
-            write_whole(self.path / "config.toml", self._config)
 
-    def take_up(self, step: int, lines: dict[str, int]) -> list[str]:
-        """Cuts the logs to so many lines and opens them for more; notes what is missing of them."""
+    def take_up(self, now: Progress) -> list[str]:
+        """Opens the logs for more lines than a checkpoint knows; notes what is wrong with them.
+
+        It writes ``config.toml``, which makes the folder a run: a checkpoint is there by then.
+        """
         notes = []
-        self._step = step or None
+        if now.step:
+            self._step = now.step
         with self.one_sentence():
-            if (self.path / "config.toml").read_bytes() != self._config:  # trained for longer
-                write_whole(self.path / "config.toml", self._config)
+            config = self.path / "config.toml"
+            if _content(config) != self.config.encode():  # new, trained for longer, or changed
+                write_whole(config, self.config.encode())
             for name in LOGS:  # and no other name, whatever a checkpoint says
-                count = lines.get(name, 0)
-                file = _open_log(self.path / name)
-                self._logs[name] = file
-                whole = [line for line in itertools.islice(file, count) if line.endswith(b"\n")]
-                file.truncate(sum(map(len, whole)))
-                self.lines[name] = len(whole)
-                if len(whole) < count:
-                    notes.append(f"{name} has lost {count - len(whole)} of its {count} lines.")
+                log = self._logs[name] = Log(self.path / name)
+                wrong = log.take_up(now.lines.get(name, 0), now.digests.get(name))
+                notes += [] if wrong is None else [wrong]
+            sync_folder(self.path)  # the names of new logs
+            for name in ("config.toml", "environment.json"):
+                content = _content(self.path / name)
+                if content is not None:
+                    self._files[name] = content
         return notes
 
     def append(self, name: str, record: Record) -> None:
         """Adds a line to a log; values that are not finite become null."""
         line = json.dumps(finite(record), allow_nan=False) + "\n"
         with self.one_sentence():
-            self._logs[name].write(line.encode())
-            self._logs[name].flush()
-        self.lines[name] += 1
+            self._logs[name].append(line.encode())
+
+    @property
+    def lines(self) -> dict[str, int]:
+        """How many lines each log has."""
+        return dict.fromkeys(LOGS, 0) | {name: log.num_lines for name, log in self._logs.items()}
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """The SHA-256 of each log."""
+        return {name: log.digest for name, log in self._logs.items()}
 
     def save(self, name: str, checkpoint: Checkpoint) -> None:
         """Writes a checkpoint, after what the logs hold by then."""
         folder = self.path / "checkpoints"
+        checkpoint.config = self.config
         with self.one_sentence():
-            for file in self._logs.values():
-                os.fsync(file.fileno())
+            self.put_back()
+            for log in self._logs.values():
+                log.file.sync()
             if name not in self._good:  # a damaged one must not displace the one before it
                 discard_damaged(folder / name)
             write_checkpoint(folder, name, checkpoint)
         self._good.add(name)
         self._step = checkpoint.step
 
+    def put_back(self) -> None:
+        """Writes files again that were deleted while training."""
+        self._lock = keep_lock(self._lock, self.path)
+        for name, content in self._files.items():
+            if not (self.path / name).exists():
+                write_whole(self.path / name, content)
+                self.deleted.add(name)
+        for name, log in self._logs.items():
+            if log.file.put_back():
+                self.deleted.add(name)
+        for name in self._good:  # these are written again when their time comes
+            if not (self.path / "checkpoints" / name).is_dir():
+                self.deleted.add(f"checkpoints/{name}")
+
     def undo(self) -> None:
         """Removes the files of a run that failed before it began, and the folder if it is empty."""
         with contextlib.suppress(OSError):
-            (self.path / "config.toml").unlink()  # first: without it the folder is no run
-            shutil.rmtree(self.path / "checkpoints", ignore_errors=True)
+            (self.path / "config.toml").unlink(missing_ok=True)  # first: the folder is no run then
+            remove_folder(self.path / "checkpoints")
             for name in (*LOGS, "environment.json", ".lock"):
                 (self.path / name).unlink(missing_ok=True)
             self.path.rmdir()
 
     def close(self) -> None:
         """Lets the folder go."""
-        for file in self._logs.values():
+        for log in self._logs.values():
             with contextlib.suppress(OSError):  # a full disk was reported when it was written to
-                file.close()
+                log.file.close()
         give_lock_back(self._lock)
 
     @contextlib.contextmanager
@@ -128,12 +159,12 @@ class RunFolder:
 
 def check_is_free(path: Path) -> None:
     """Raises where a new run would overwrite one, or lie among other things."""
-    for name in ("config.toml", "checkpoints"):
-        if (path / name).exists():
-            raise InputError(
-                f"{path} already holds a run: continue it (nestruct train --resume "
-                f"{shlex.quote(str(path))}; in Python resume=True), or choose another folder."
-            )
+    # A run that was killed between its first checkpoint and config.toml may be started again.
+    if (path / "config.toml").exists() or not holds_no_step(path / "checkpoints"):
+        raise InputError(
+            f"{path} already holds a run: continue it (nestruct train --resume "
+            f"{shlex.quote(str(path))}; in Python resume=True), or choose another folder."
+        )
     with contextlib.suppress(OSError):  # said when it is written to
         others = sorted(file.name for file in path.iterdir() if not _is_left(file.name))
         if others:
@@ -144,7 +175,8 @@ def check_is_free(path: Path) -> None:
 
 def _is_left(name: str) -> bool:
     """Whether it may be of a run that was killed or refused before it began, or of its output."""
-    return name in ("environment.json", "tensorboard") or name[0] == "." or name.endswith(".log")
+    known = ("environment.json", "checkpoints", "tensorboard")
+    return name in known or name[0] == "." or name.endswith(".log")
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -153,6 +185,11 @@ def read_config(path: Path) -> dict[str, Any]:
     try:
         return read_toml(file)
     except FileNotFoundError:
+        if (Path(path) / "environment.json").exists():
+            raise InputError(
+                f"{path} is not a run folder: it has no config.toml. If its run was stopped before "
+                "step 0, start it again as it was started."
+            ) from None
         raise InputError(
             f"{path} is not a run folder: it has no config.toml; give the one that --run named."
         ) from None
@@ -160,10 +197,13 @@ def read_config(path: Path) -> dict[str, Any]:
         raise InputError(f"{file} cannot be read: {error}.") from None
 
 
-def _open_log(path: Path) -> BinaryIO:
-    """Not through a link: a run folder from elsewhere must not reach out of itself."""
-    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
-    return os.fdopen(os.open(path, flags, 0o644), "r+b")
+def _content(path: Path) -> bytes | None:
+    try:
+        return read_file(path)
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise InputError(f"{path} cannot be read: {error}; remove it.") from None
 
 
 def finite(value: Any) -> Any:

@@ -5,6 +5,9 @@ import os
 from pathlib import Path
 
 from nestruct.errors import NestructError
+from nestruct.files import has_name
+
+FILE = ".lock"
 
 
 def take_lock(path: Path) -> int:
@@ -15,7 +18,7 @@ def take_lock(path: Path) -> int:
     Raises:
         NestructError: Another trainer has it.
     """
-    lock = os.open(path / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+    lock = os.open(path / FILE, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -24,6 +27,19 @@ def take_lock(path: Path) -> int:
             f"{path} is in use by another trainer: wait for it, stop it, or choose another folder."
         ) from None
     return lock
+
+
+def keep_lock(lock: int, path: Path) -> int:
+    """The same lock, or a new one where its file was deleted and another trainer may have come.
+
+    Raises:
+        NestructError: Another trainer has the folder now.
+    """
+    if has_name(lock, path / FILE):
+        return lock
+    again = take_lock(path)
+    give_lock_back(lock)
+    return again
 
 
 def give_lock_back(lock: int) -> None:

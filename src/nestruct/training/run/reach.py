@@ -28,7 +28,8 @@ def check_reach(run: Path) -> None:
         is_right = (stat.S_ISDIR if is_folder else stat.S_ISREG)(found.st_mode)
         if path.name in LOGS and found.st_size > MOST_LOG_BYTES:
             raise InputError(f"{path} is larger than {MOST_LOG_BYTES // 2**20} MB: cut it.")
-        is_shared = path.name in LOGS and found.st_nlink > 1  # what is cut here is cut there too
+        grows = path.name in LOGS or path.name.endswith(".writing")
+        is_shared = grows and not is_folder and found.st_nlink > 1  # what is cut here is cut there
         if is_shared or not is_right:
             is_link = is_shared or stat.S_ISLNK(found.st_mode)
             what = "a link" if is_link else f"no {'folder' if is_folder else 'file'}"

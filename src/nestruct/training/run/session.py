@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from torch import nn
 from nestruct.errors import InputError
 from nestruct.estimators import Estimator
 from nestruct.population.shard import first_rank_decides, my_rank, wait_for_all, world_size
-from nestruct.training.run.checkpoint import Checkpoint
+from nestruct.training.run.checkpoint import Checkpoint, checksum_of
 from nestruct.training.run.environment import describe_environment
 from nestruct.training.run.folder import RunFolder, check_is_free, read_config
 from nestruct.training.run.restore import (
@@ -22,6 +23,7 @@ from nestruct.training.run.restore import (
     restore,
 )
 from nestruct.training.run.state import Progress, Record
+from nestruct.training.run.verify import read_start, saved_config, what_changed
 
 
 class Session:
@@ -63,6 +65,7 @@ class Session:
         optimizer: torch.optim.Optimizer,
         scheduler: Any,
         max_steps: int,
+        init_from: str | Path | None,
     ) -> Iterator[None]:
         """Holds the folder in this context, everything put back as it was at its last checkpoint.
 
@@ -70,20 +73,20 @@ class Session:
         """
         self.parts = (model, optimizer, scheduler, estimator)
         threads, made = torch.get_num_threads(), False
+        start = None if self.path is None else _describe_start(self.path, model, init_from)
         try:
             if self.path is not None and my_rank() == 0:
                 self.folder = RunFolder(self.path, config)
                 if not self.continues:
                     about = describe_environment(self.device, world_size())
-                    self.folder.create(about | {"kind": estimator.kind})
+                    self.folder.create(about | {"kind": estimator.kind, "start": start})
                     made = True
             wait_for_all()  # rank 0 holds the folder before anyone reads it
             if self.continues and self.path is not None:
-                compare_configs(read_config(self.path), config)
-                self._take_up(self.path, max_steps)
+                self._take_up(self.path, config, max_steps, start or {})
             wait_for_all()  # everyone has read before rank 0 writes
-            if self.folder is not None and self.now.reason is None:
-                self.notes += self.folder.take_up(self.now.step, self.now.lines)
+            if self.folder is not None and not self.begins and self.now.reason is None:
+                self.notes += self.folder.take_up(self.now)
             yield
         except InputError:
             if self.folder is not None and made and self.now.step == 0:
@@ -94,25 +97,72 @@ class Session:
                 self.folder.close()
             torch.set_num_threads(threads)
 
-    def _take_up(self, path: Path, max_steps: int) -> None:
-        """Restores the newest checkpoint; where there is none, the run starts anew."""
+    def begin(self) -> None:
+        """Writes the checkpoint of step 0, and only then what makes the folder a run."""
+        self.save("last")
+        if self.folder is not None:
+            self.folder.take_up(self.now)
+
+    def _take_up(
+        self, path: Path, config: dict[str, Any], max_steps: int, start: dict[str, str]
+    ) -> None:
+        """Restores the newest checkpoint; where there is none, the start must be at hand."""
         found, refused = newest_checkpoint(path)
         self.notes += [f"Not used: {reason}." for reason in refused]
         if found is not None:
+            self._compare(path, found, config, start)
             self.begins = False
             self.now = restore(found, *self.parts)
             if self.now.reason == "finished" and self.now.step < max_steps:
-                self.now.reason = self.now.test = None  # asked to go on for longer
+                self.now.reason = self.now.test = self.now.whole_logs = None  # to go on for longer
             self.best_model = find_best_model(path, self.now, self.notes)
             if self.now.reason is None:
                 self.notes.append(f"Continuing at step {self.now.step}.")
         else:
+            compare_configs(read_config(path), config)
+            began = read_start(path)
+            if began.get("parameters") != start["parameters"]:
+                raise InputError(
+                    f"{path} has no checkpoint that can be used, and it did not begin with "
+                    f"the parameters that are given now{_whose(path, began)}: start it again, in "
+                    "another folder."
+                )
             self.notes.append("There is no checkpoint to continue from: starting anew at step 0.")
         if self.now.threads != torch.get_num_threads():
             self.notes.append(
                 f"Using {self.now.threads} threads, as before: others round otherwise."
             )
             torch.set_num_threads(self.now.threads)
+
+    def _compare(
+        self, path: Path, found: Checkpoint, config: dict[str, Any], start: dict[str, str]
+    ) -> None:
+        """Raises where the run is not the one that its checkpoint is of."""
+        if found.config is None:
+            compare_configs(read_config(path), config)
+            self.notes.append(
+                "This run is of version 0.1, whose checkpoints do not tell if config.toml or a log "
+                "was changed; those that are written from now on do."
+            )
+        else:
+            changed = ", ".join(what_changed(path, found.config))
+            try:
+                compare_configs(saved_config(found.config), config)
+            except InputError as error:
+                if not changed:
+                    raise
+                raise InputError(
+                    f"{path / 'config.toml'} was changed after the checkpoint of step "
+                    f"{found.step}: {changed}. Put it back as it was, or start another run."
+                ) from error
+            if changed:
+                self.notes.append(f"config.toml was changed since the last checkpoint: {changed}.")
+        began = read_start(path)
+        if "init_from" in start and began.get("parameters") not in (None, start["parameters"]):
+            raise InputError(
+                f"{path} did not begin with the parameters that are given now"
+                f"{_whose(path, began)}: start another run."
+            )
 
     def append(self, log: str, record: Record) -> None:
         """Adds a line to a log."""
@@ -123,7 +173,7 @@ class Session:
         """Writes a checkpoint of the present state."""
         model, optimizer, scheduler, estimator = self.parts
         if self.folder is not None:
-            self.now.lines = dict(self.folder.lines)
+            self.now.lines, self.now.digests = self.folder.lines, self.folder.digests
         checkpoint = Checkpoint(
             model=model.state_dict(),
             optimizer={
@@ -140,3 +190,32 @@ class Session:
         """Writes a checkpoint as it is."""
         if self.folder is not None:
             self.folder.save(name, checkpoint)
+
+    def end(self) -> list[str]:
+        """Looks at the folder once more; says what was deleted meanwhile, and is there again."""
+        if self.folder is None:
+            return []
+        folder, notes = self.folder, []
+        with folder.one_sentence():
+            folder.put_back()
+            best = folder.path / "checkpoints" / "best"
+            if self.best_model is not None and not best.is_dir():
+                # Its optimizer is lost: nothing can go on from it, but it can be used.
+                loop = dataclasses.asdict(self.now) | {"step": self.now.best_step}
+                self.write("best", Checkpoint(self.best_model, {}, {}, loop))
+        for name in sorted(folder.deleted):
+            notes.append(f"{name} was deleted or replaced while training: it was written again.")
+        if (folder.path / "config.toml").read_bytes() != folder.config.encode():
+            notes.append("config.toml was changed while training, which went on as it began.")
+        return notes
+
+
+def _describe_start(path: Path, model: nn.Module, init_from: str | Path | None) -> dict[str, str]:
+    """The SHA-256 of a model's parameters, and whose they were."""
+    start = {"parameters": checksum_of(model.state_dict())}
+    return start if init_from is None else start | {"init_from": os.path.relpath(init_from, path)}
+
+
+def _whose(path: Path, began: dict[str, Any]) -> str:
+    source = began.get("init_from")
+    return f", but with those of {os.path.normpath(path / str(source))}" if source else ""

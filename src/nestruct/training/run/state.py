@@ -33,6 +33,8 @@ class Progress:
     reason: Literal["finished", "stopped early", "interrupted"] | None = None
     threads: int = field(default_factory=torch.get_num_threads)
     lines: dict[str, int] = field(default_factory=lambda: dict.fromkeys(LOGS, 0))
+    digests: dict[str, str] = field(default_factory=dict)  # the SHA-256 of those lines
+    whole_logs: dict[str, str] | None = None  # the SHA-256 of each whole log; None before the end
 
     @classmethod
     def from_loop(cls, loop: dict[str, Any]) -> "Progress":
