@@ -6,7 +6,6 @@ is too large no more than its limit, however small the gzip file is that it come
 
 import contextlib
 import gzip
-import io
 import sys
 import zlib
 from collections.abc import Iterator
@@ -87,8 +86,7 @@ def _pieces(source: Any) -> Iterator[bytes]:
             elif isinstance(source, str | Path):
                 source = stack.enter_context(open(source, "rb"))
             if _is_packed(source):
-                packed = stack.enter_context(gzip.GzipFile(fileobj=source))
-                source = io.BufferedReader(packed)  # its lines come several times faster
+                source = stack.enter_context(gzip.GzipFile(fileobj=source))
             while piece := source.readline(_PIECE):
                 yield piece
                 number += piece.endswith(b"\n")

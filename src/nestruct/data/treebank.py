@@ -324,7 +324,7 @@ def _head(text: str, place: int) -> int:
 
 def _short(text: str) -> str:
     """What a message shows of a column."""
-    return text if len(text) <= 40 else f"{text[:40]}..."
+    return text if len(text) <= 40 else f"{text[:18]}...{text[-18:]}"
 
 
 def _check_tree(heads: list[int], places: list[int], single_root: bool) -> None:
