@@ -98,7 +98,7 @@ def check_jobs(jobs: list[dict], before: dict, runs: Path) -> None:
 
 
 def test_a_sample_of_crafted_runs_is_harmless(runs, tmp_path):
-    check_cases(CASES[::25], runs, tmp_path)
+    check_cases(CASES[::40], runs, tmp_path)
 
 
 @pytest.mark.slow
@@ -122,7 +122,7 @@ def check_files(cases: list[crafted_files.FileCase], runs: Path, folder: Path) -
 
 
 def test_a_sample_of_crafted_files_is_harmless(runs, tmp_path):
-    check_files(crafted_files.cases(runs / "parser")[3::20], runs, tmp_path)
+    check_files(crafted_files.cases(runs / "parser")[3::25], runs, tmp_path)
 
 
 @pytest.mark.slow
