@@ -8,7 +8,15 @@ TESTS = Path(__file__).parent
 SOURCE = TESTS.parent / "src" / "nestruct"
 # About several modules, or about none of the package's.
 OTHERS = {
-    *("contract", "generic", "gibbs", "kill", "learning", "model_hooks"),  # of a whole room
+    *(
+        "contract",
+        "generic",
+        "gibbs",
+        "kill",
+        "learning",
+        "model_hooks",
+        "strangers",
+    ),  # of a whole room
     *("bits", "docs", "examples", "layout", "package", "readme", "results", "shapes"),
     "drawings",  # of pages: several modules of reports
 }

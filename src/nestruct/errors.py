@@ -23,5 +23,8 @@ def is_out_of_memory(error: Exception) -> bool:
     kinds = [kind.__name__ for kind in type(error).__mro__]
     if "OutOfMemoryError" in kinds or "MemoryError" in kinds:  # torch's own, and Python's
         return True
-    phrases = ("can't allocate memory", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
+    phrases = (
+        *("can't allocate memory", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED"),
+        *("Storage size calculation overflowed", "integer multiplication overflow"),
+    )
     return any(phrase in str(error) for phrase in phrases)

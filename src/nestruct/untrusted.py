@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 MOST_BYTES = 64 * 2**20  # of a JSON document, or of a line of a log
-MOST_LOG_BYTES = 256 * 2**20
+MOST_LOG_BYTES = 512 * 2**20
 MOST_TOML_BYTES = 2**18
 MOST_DOTS = 100  # in a line of TOML: time to read a dotted key grows with the square of its parts
 DEEPEST = 64  # levels of brackets in brackets
@@ -30,20 +30,25 @@ def read_file(path: str | Path, most: int = MOST_BYTES) -> bytes:
     # Without O_NONBLOCK the mere opening of a pipe waits for someone who writes into it.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     try:
-        _check_file(descriptor, path, most)
+        size = _check_file(descriptor, path, most)
         with os.fdopen(descriptor, "rb", closefd=False) as file:
-            return file.read(most)
+            return file.read(size)
     finally:
         os.close(descriptor)
 
 
-def check_regular(path: str | Path, most: int) -> None:
-    """Raises ValueError where a file is none that may be read, without reading it."""
+def check_regular(path: str | Path) -> int:
+    """The size of a regular file; raises ValueError where it is something else."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     try:
-        _check_file(descriptor, path, most)
+        return _check_file(descriptor, path)
     finally:
         os.close(descriptor)
+
+
+def memory() -> int:
+    """Bytes of the machine's memory."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def parse_json(text: bytes) -> Any:
@@ -90,14 +95,16 @@ def read_toml(path: str | Path) -> dict[str, Any]:
     return parse_toml(read_file(path, MOST_TOML_BYTES).decode())
 
 
-def _check_file(descriptor: int, path: str | Path, most: int) -> None:
+def _check_file(descriptor: int, path: str | Path, most: int | None = None) -> int:
+    """The size of a file."""
     found = os.fstat(descriptor)
     if stat.S_ISDIR(found.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if not stat.S_ISREG(found.st_mode):
         raise ValueError("it is not a regular file")
-    if found.st_size > most:
+    if most is not None and found.st_size > most:
         raise ValueError(_too_large(most))
+    return found.st_size
 
 
 def _check_values(value: Any) -> None:

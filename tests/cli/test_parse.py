@@ -5,6 +5,7 @@ import io
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
 import threading
@@ -143,6 +144,71 @@ def test_bad_sentences(phases, tmp_path, capsys):
     assert "cannot be read: No such file" in capsys.readouterr().err
     assert run("parse", phases / "parser", "") == 1
     assert capsys.readouterr().err == "nestruct: '' cannot be read: No such file or directory.\n"
+
+
+BAD = [
+    GOOD.replace(b"banoun", b"ba\rnoun"),
+    GOOD.replace(b"banoun", b"ba\0noun"),
+    GOOD.replace(b"banoun", b"ba\xffnoun"),
+    GOOD.replace(b"banoun", b""),
+    GOOD.replace(b"2\t.", b"7\t."),
+    b"# \xff\n" + GOOD,
+    b"4-9\tx" + b"\t_" * 8 + b"\n" + GOOD,
+    b"1\n\n",
+    b"1\t" + b"a" * 2**15 + b"\n\n",
+    bytes(sentence_of(["banoun"] * 21, range(21), ["a"] * 21)),
+]
+
+
+def test_whatever_is_bad_in_a_sentence_is_passed_through_and_counted(phases, tmp_path, capsys):
+    path, out = tmp_path / "a.conllu", tmp_path / "b.conllu"
+    path.write_bytes(b"".join(GOOD + bad for bad in BAD) + GOOD)
+    words = ["parse", phases / "parser", path, "-o", out, "--max-words", 20]
+    assert run(*words) == 1
+    error = capsys.readouterr().err
+    assert "a.conllu, line 4: it has a carriage return or a NUL in a column." in error
+    assert run(*words, "--skip-bad") == 0
+    assert f"Parsed 11 sentences, 22 words; {len(BAD)} malformed left" in capsys.readouterr().err
+    found = out.read_bytes()
+    good = found[: found.index(b"\n\n") + 2]
+    assert good.split(b"\t")[:6] == GOOD.split(b"\t")[:6]
+    assert found == b"".join(good + bad for bad in BAD) + good
+    words = ["evaluate", phases / "parser", "--file", path, "--max-words", 20]
+    assert run(*words) == 1
+    assert "a.conllu, line 4: " in capsys.readouterr().err
+    assert run(*words, "--skip-bad") == 0
+    assert run(*words[:2], "--max-words", 20) == 1
+    assert "--max-words is about the examples of a file" in capsys.readouterr().err
+
+
+def test_a_signal_leaves_no_file(phases, tmp_path):
+    source, out = tmp_path / "pipe", tmp_path / "out.conllu"
+    os.mkfifo(source)
+    command = [sys.executable, "-c", "from nestruct.cli import main; main()", "parse"]
+    process = subprocess.Popen(
+        [*command, phases / "parser", source, "-o", out], stderr=subprocess.PIPE
+    )
+    with source.open("wb") as file:  # which waits until the other end is open
+        file.write(GOOD)
+        file.flush()
+        while len(os.listdir(tmp_path)) < 2:
+            assert process.poll() is None
+        process.terminate()
+        assert process.wait(60) == -signal.SIGTERM
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    assert os.listdir(tmp_path) == ["pipe"]
+
+
+def test_a_long_parse_shows_that_it_lives(phases, tmp_path, capfd, monkeypatch):
+    monkeypatch.setattr(sys.modules["nestruct.cli.parse"], "_SILENCE", 0.01)
+    path = tmp_path / "a.conllu"
+    path.write_bytes(bytes(sentence_of(["banoun"] * 520, range(520), ["a"] * 520)) * 2)
+    assert run("parse", phases / "parser", path, "-o", tmp_path / "b.conllu") == 0
+    lines = capfd.readouterr().err.splitlines()
+    assert lines[0] == "Parsed 0 sentences, 0 words so far."
+    assert "Parsed 1 sentence, 520 words so far." in lines
+    assert lines[-1] == "Parsed 2 sentences, 1,040 words."
 
 
 def test_good_sentences_before_a_bad_one_are_on_standard_output(phases, tmp_path, capsysbinary):

@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import tracemalloc
 
 import pytest
 from hypothesis import given
@@ -124,6 +125,9 @@ def test_a_tree_is_accepted_exactly_when_it_is_one(heads, single_root):
         (line(1, 0) + line(2, 0), 4, "second root"),
         (line(1, 0, form=""), 3, "FORM is empty"),
         ("1-\tw" + "\t_" * 8 + "\n", 3, "neither a word's nor like"),
+        (line(1, 0, form="a\rb"), 3, "a carriage return or a NUL in a column"),
+        (line(1, 0) + line(2, 1, label="a\0"), 4, "a carriage return or a NUL in a column"),
+        (line("9" * 300, 0), 3, "...9"),
     ],
 )
 def test_says_file_line_and_what_is_wrong(tmp_path, bad, number, words):
@@ -224,3 +228,68 @@ def test_what_cannot_be_written_is_refused(columns, words):
 def test_punctuation():
     assert all(map(is_punctuation, [".", "...", "«", "—", "¿?", "_"]))
     assert not any(map(is_punctuation, ["a", "$", "+", ".a", "1."]))
+
+
+def sentence_of_words(count: int) -> bytes:
+    return "".join(line(k, k - 1) for k in range(1, count + 1)).encode() + b"\n"
+
+
+def test_a_sentence_has_at_most_so_many_words():
+    good = sentence_of_words(3)
+    content = good + sentence_of_words(4) + good
+    assert [len(s) for s in read(content, max_words=4)] == [3, 4, 3]
+    with pytest.raises(InputError, match=r"line 8: the sentence has more than 3 words"):
+        read(content, max_words=3)
+    reader = Reader(io.BytesIO(content), max_words=3, skip_bad=True)
+    assert b"".join(map(bytes, reader.blocks())) == content
+    assert (reader.num_bad, [len(s) for s in reader]) == (1, [3, 3])
+    assert len(read(sentence_of_words(1000))[0]) == 1000
+    with pytest.raises(InputError, match=r"line 1001: .* more than 1,000 words"):
+        read(sentence_of_words(1001))
+    with pytest.raises(InputError, match="max_words must be a whole number of at least 1"):
+        Reader(io.BytesIO(), max_words=0)
+
+
+LONG = [
+    pytest.param(b"1\t" + b"a" * 2**20, id="a line"),
+    pytest.param(b"# a comment\n" * 10**5, id="comments"),
+    pytest.param(line(1, 0).encode() + line("1.1", "_").encode() * 10**5, id="empty nodes"),
+    pytest.param(b"  " * 2**19 + b"x\n", id="spaces"),
+]
+
+
+@pytest.mark.parametrize("bad", LONG)
+def test_a_sentence_takes_at_most_so_many_bytes(bad):
+    good = sentence_of_words(2)
+    content = good + bad + b"\n\n" + good
+    with pytest.raises(InputError, match=r"line 4: the sentence has more than 100 kB\."):
+        read(content, max_words=100)
+    reader = Reader(io.BytesIO(content), max_words=100, skip_bad=True)
+    blocks = list(reader.blocks())
+    assert b"".join(map(bytes, blocks)) == content
+    assert reader.num_bad == 1
+    assert [len(block) for block in blocks if isinstance(block, Sentence)] == [2, 2]
+    assert max(len(bytes(block)) for block in blocks) <= 2 * 2**17
+
+
+def test_blank_lines_without_end_are_no_sentence():
+    content = b"\n" * 2**18 + sentence_of_words(2)
+    assert [len(s) for s in read(content, max_words=10) if len(s)] == [2]
+    assert b"".join(map(bytes, Reader(io.BytesIO(content), max_words=10).blocks())) == content
+
+
+@pytest.mark.parametrize("skip_bad", [False, True])
+def test_memory_is_bounded_where_a_small_gzip_file_holds_one_long_line(tmp_path, skip_bad):
+    path = tmp_path / "a.conllu.gz"
+    path.write_bytes(gzip.compress(b"1\t" + bytes(2**26), 1))
+    reader = Reader(path, skip_bad=skip_bad)
+    tracemalloc.start()
+    try:
+        if skip_bad:
+            assert sum(len(bytes(block)) for block in reader.blocks()) == 2**26 + 2
+        else:
+            with pytest.raises(InputError, match="line 1: the sentence has more than 1,000 kB"):
+                list(reader)
+        assert tracemalloc.get_traced_memory()[1] < 2**23
+    finally:
+        tracemalloc.stop()

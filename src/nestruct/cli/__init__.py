@@ -50,6 +50,7 @@ _OUT_OF_MEMORY = (
     "NES; estimator.num_samples for others), or make training.batch_size or "
     "training.eval_batch_size smaller"
 )
+_MOST_SAID = 1000  # characters: a stranger's file may have a name or a value of any length
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -122,6 +123,8 @@ def _tidy_end() -> Iterator[None]:
 def _printable(text: str) -> str:
     """One line without control characters: what a stranger's file says may be among it."""
     plain = " ".join(text.split())
+    if len(plain) > _MOST_SAID:
+        plain = f"{plain[: _MOST_SAID // 2]} ... {plain[-_MOST_SAID // 2 :]}"
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in plain)
 
 

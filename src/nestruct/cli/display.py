@@ -1,6 +1,5 @@
 """How far runs side by side are: bars on a terminal, a line now and then elsewhere."""
 
-import json
 import os
 import time
 from collections.abc import Sequence
@@ -9,8 +8,8 @@ import rich.console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from nestruct.cli.queue import Job
-from nestruct.errors import InputError
 from nestruct.training import read_recipe
+from nestruct.untrusted import parse_json
 
 _SILENCE = 30.0  # seconds between plain lines about what is running
 
@@ -71,7 +70,7 @@ def _share(job: Job) -> float:
             file.seek(max(0, os.fstat(file.fileno()).st_size - 4096))
             lines = file.read().decode("utf-8", "replace").splitlines()
         config = read_recipe(str(job.folder / "config.toml"))
-        step = max(json.loads(line)["step"] for line in lines[-3:] if line.endswith("}"))
+        step = max(parse_json(line.encode())["step"] for line in lines[-3:] if line.endswith("}"))
         return min(1.0, step / max(1, config["training"]["max_steps"]))
-    except (OSError, ValueError, KeyError, InputError):
+    except (OSError, ValueError, LookupError, TypeError):
         return 0.0

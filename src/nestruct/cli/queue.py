@@ -83,7 +83,7 @@ class Job:
         if status:
             return f"failed (status {status}); see {self.log}"
         run = read_run(self.folder)
-        metric = run.config["training"]["metric"]
+        metric = str(run.option("training.metric"))
         best = run.value("best", metric)
         return "done" if best is None else f"best validation {metric} {number(best)}"
 

@@ -1,13 +1,15 @@
 """``nestruct report``: one page about any number of runs, or its tables as text."""
 
+import contextlib
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
 from tyro.conf import Positional, arg
 
 from nestruct.cli.arguments import Flag
-from nestruct.errors import InputError
+from nestruct.errors import InputError, NestructError, first_line
 from nestruct.reports import (
     find_runs,
     read_groups,
@@ -50,13 +52,31 @@ def report(
         print(f"nestruct: left out, no run is there: {path}", file=sys.stderr)
     if not folders:
         raise InputError("There is no run to report on: no folder with a config.toml was found.")
-    if output is not None:
-        write_page(folders, output, title=title)
-    if markdown or csv:
-        tables = report_tables(read_groups(folders))
-        for form in [to_markdown] * markdown + [to_csv] * csv:
-            print("\n".join(map(form, tables)), end="")
+    with _one_sentence():
+        if output is not None:
+            write_page(folders, output, title=title)
+        tables = report_tables(read_groups(folders)) if markdown or csv else []
+        texts = [
+            form(table) for form in [to_markdown] * markdown + [to_csv] * csv for table in tables
+        ]
+    if texts:
+        print("\n".join(texts), end="")
     if output is not None:
         out = sys.stderr if markdown or csv else sys.stdout
         print(f"Wrote {output}: open it in a browser.", file=out)
     return 0
+
+
+@contextlib.contextmanager
+def _one_sentence() -> Iterator[None]:
+    """Says what in the files of a run, which may be a stranger's, nothing can be drawn of."""
+    try:
+        yield
+    except (NestructError, OSError, MemoryError):
+        raise
+    except Exception as error:
+        why = f"{type(error).__name__}: {first_line(error)}"
+        raise InputError(
+            f"The files of these runs hold what no training wrote ({why}): leave out the run that "
+            "is not yours, or update nestruct if all are."
+        ) from error

@@ -69,6 +69,7 @@ def train(
             )
         tables, folder = _read_run(resume), resume
         if max_steps is not None:
+            Recipe.from_tables({**tables, "device": "cpu"})  # it may be a stranger's
             _check_schedule(tables, max_steps)
     elif recipe is None:
         raise InputError("Say which recipe to train (see `nestruct recipes`), or --resume DIR.")

@@ -10,7 +10,7 @@ import sys
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from nestruct.errors import InputError
 from nestruct.files import GZIP
@@ -25,12 +25,12 @@ class Block(NamedTuple):
         number: Of the first of its lines, from 1 on.
         lines: With their line ends; blank lines before and one after.
         part: All of a block; or, where it is larger than the limit, its start, and then what is
-            left of it, piece by piece.
+            left of it, piece by piece. Very many blank lines are what is left of nothing.
     """
 
     number: int
     lines: list[bytes]
-    part: Literal["all", "start", "rest"] = "all"
+    part: str  # all, start or rest
 
 
 def read_blocks(source: Any, most: int) -> Iterator[Block]:
@@ -57,10 +57,10 @@ def read_blocks(source: Any, most: int) -> Iterator[Block]:
         size += len(piece)
         has_text |= not is_blank
         ends = is_blank and is_new and has_text  # at once: the next line may be long in coming
-        if ends or is_large or size > most:
-            yield Block(
-                first, lines, "rest" if is_large else "all" if ends or not has_text else "start"
-            )
+        if ends or size > (_PIECE if is_large else most):
+            is_whole = ends and not is_large
+            part = "all" if is_whole else "start" if has_text and not is_large else "rest"
+            yield Block(first, lines, part)
             is_large = has_text and not ends
             lines, size, has_text, first = [], 0, is_large, number
     if lines:

@@ -9,7 +9,7 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from torch import Tensor
 
 from nestruct.files import write_whole
 from nestruct.noise import derive_key
+from nestruct.untrusted import check_regular
 
 log = logging.getLogger("nestruct")
 
@@ -28,6 +29,7 @@ def cached(
     version: int,
     options: dict[str, Any],
     generate: Callable[[], dict[str, Tensor]],
+    shapes: Mapping[str, Sequence[int]] | None = None,
 ) -> dict[str, Tensor]:
     """What ``generate`` gives, from disk where it was generated before with the same options.
 
@@ -36,12 +38,18 @@ def cached(
         version: Of what generates them: another number, another file.
         options: All that the data depend on, as plain JSON; kept in the file.
         generate: Gives the data by name.
+        shapes: What they are called, and the shape of each, where that is known: a file may be a
+            stranger's.
     """
     identity = json.dumps([name, version, options], sort_keys=True)
     path = folder() / f"{name}-{derive_key(*identity.encode()):016x}.safetensors"
     try:
+        check_regular(path)
         with safe_open(path, "pt") as file:
             known = file.metadata() or {}
+            found = {key: file.get_slice(key).get_shape() for key in file.keys()}  # noqa: SIM118
+            if shapes is not None and found != {k: list(shape) for k, shape in shapes.items()}:
+                raise ValueError("it holds other data")
             data = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
         if known == {"identity": identity, "checksum": _checksum(data)}:
             return data
@@ -49,7 +57,7 @@ def cached(
         log.warning("%s %s: the data are generated again.", path, why)
     except FileNotFoundError:
         pass
-    except (OSError, SafetensorError) as error:
+    except (OSError, ValueError, SafetensorError) as error:
         log.warning("%s cannot be read (%s): the data are generated again.", path, error)
     data = generate()
     try:

@@ -23,6 +23,7 @@ from nestruct.data.sentences import Sentences, Vocabulary, collate, normalise
 from nestruct.data.treebank import Sentence, read_treebank
 from nestruct.errors import InputError
 from nestruct.noise import Purpose, derive_seed
+from nestruct.untrusted import check_regular
 
 TREEBANKS = ("gl_ctg", "gl_treegal", "id_csui", "id_gsd", "ru_gsd", "ru_taiga")  # of Table 2
 LANGUAGES = ("gl", "id", "ru")  # of them
@@ -229,6 +230,10 @@ class Treebanks(Domains):
             if required:
                 raise _missing(_folder(name) / f"{split}.conllu.gz", _remedy(name, split))
             return []
+        try:
+            check_regular(path)
+        except (OSError, ValueError) as error:
+            raise InputError(f"Treebanks: {path} cannot be read: {error}.") from None
         sentences = read_treebank(path, trees=trees, skip_bad=self.skip_bad)
         if required and not sentences:
             raise InputError(f"Treebanks: {path} has no sentences.")

@@ -7,10 +7,11 @@ An ``.npz`` file has ``words`` (strings) and ``vectors`` ``[words, size]``.
 
 import contextlib
 import gzip
+import io
 import re
 import zipfile
 import zlib
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,12 @@ from jaxtyping import Float
 
 from nestruct.errors import InputError
 from nestruct.files import BOM, GZIP
+from nestruct.untrusted import check_regular, memory
 
 _ZIP = b"PK\x03\x04"
+_MOST_LINE = 2**20  # bytes: a word and its numbers
+_MOST_RATIO = 20  # of unpacked to packed bytes; text of numbers is packed to a third
+_MOST_EACH = 2**24  # bytes that any file may unpack to
 _HEADER = re.compile(r"[0-9]{1,18} [0-9]{1,18}")
 
 
@@ -38,6 +43,7 @@ def read_embeddings(
     """
     path = Path(path)
     try:
+        size = check_regular(path)
         with path.open("rb") as file:
             start = file.read(4)
         if start == _ZIP:
@@ -45,18 +51,41 @@ def read_embeddings(
         with contextlib.ExitStack() as stack:
             text: Any = stack.enter_context(path.open("rb"))
             if start.startswith(GZIP):
-                text = stack.enter_context(gzip.GzipFile(fileobj=text))
-            return _read_text(text, path, words)
+                packed: Any = stack.enter_context(gzip.GzipFile(fileobj=text))
+                text = io.BufferedReader(packed)  # its lines come several times faster
+            return _read_text(_lines(text, path, max(_MOST_EACH, _MOST_RATIO * size)), path, words)
     except (EOFError, zlib.error, gzip.BadGzipFile, zipfile.BadZipFile):
         raise InputError(f"{path} is damaged or cut short: get it again.") from None
+    except MemoryError:
+        raise InputError(f"{path} holds more than fits into memory.") from None
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror or error}.") from None
+    except InputError:
+        raise
+    except ValueError as error:  # a pipe in place of a file, say
+        raise InputError(f"{str(path)!r} cannot be read: {error}.") from None
+
+
+def _lines(file: Any, path: Path, most: int) -> Iterator[bytes]:
+    """The lines of a file, no more than so many bytes of them, and none longer than it can be."""
+    number = total = 0
+    while line := file.readline(_MOST_LINE):
+        number += 1
+        total += len(line)
+        if len(line) == _MOST_LINE:
+            raise InputError(f"{path}, line {number}: it is longer than a word and its vector.")
+        if total > most:
+            raise InputError(f"{path} unpacks to more than {_MOST_RATIO} times its size: refused.")
+        yield line
 
 
 def _read_archive(
     path: Path, words: Container[str] | None
 ) -> tuple[list[str], Float[np.ndarray, "words size"]]:
     try:
+        with zipfile.ZipFile(path) as packed:
+            if sum(part.file_size for part in packed.infolist()) > memory() // 2:
+                raise MemoryError
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             # What is no array there is one of bytes here.
             known, vectors = (np.asarray(archive[name]) for name in ("words", "vectors"))
@@ -67,7 +96,7 @@ def _read_archive(
         ) from None
     if known.dtype.kind != "U" or vectors.dtype.kind not in "fiu":
         raise InputError(f"{path} must hold words as strings and vectors as numbers.")
-    if known.ndim != 1 or vectors.shape[:-1] != known.shape:
+    if known.ndim != 1 or vectors.shape[:-1] != known.shape or not vectors.shape[-1]:
         raise InputError(
             f"{path} must hold words and vectors [words, size]; it has words of shape "
             f"{known.shape} and vectors of shape {vectors.shape}."

@@ -21,6 +21,7 @@ from nestruct.errors import InputError
 from nestruct.kernels import jit, thread_pool
 from nestruct.noise import derive_seed
 from nestruct.structures import KSubset, SpanningTree
+from nestruct.untrusted import memory
 
 _CHUNK = 1024  # examples that a thread simulates at a time
 _WORTH_KEEPING = 10_000  # examples: fewer take less than a second to generate
@@ -71,13 +72,30 @@ class GraphLayout:
         if self.num_train + self.num_validation + self.num_test < _WORTH_KEEPING:
             flat = self._generate()
         else:
-            flat = cached("graph-layout", _FORMAT, dataclasses.asdict(self), self._generate)
+            options = dataclasses.asdict(self)
+            flat = cached("graph-layout", _FORMAT, options, self._generate, self._shapes())
         return {
             name: {"x": flat[f"{name}.x"], "z": flat[f"{name}.z"].float()}
             for name in ("train", "validation", "test")
         }
 
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        n = self.num_nodes
+        shapes: dict[str, tuple[int, ...]] = {}
+        for name in ("train", "validation", "test"):
+            size = getattr(self, f"num_{name}")
+            shapes[f"{name}.x"] = (size, n, self.num_times, 2)
+            shapes[f"{name}.z"] = (size, n * (n - 1) // 2)
+        return shapes
+
     def _generate(self) -> dict[str, Tensor]:
+        n, count = self.num_nodes, self.num_train + self.num_validation + self.num_test
+        size = 8 * count * (n * (n - 1) // 2 + 2 * n * self.num_times)
+        if size > memory():
+            raise InputError(
+                f"GraphLayout: {count:,} examples of {n:,} nodes take {size / 1e9:,.0f} GB, more "
+                "than this machine has; say fewer."
+            )
         sizes = {
             "train": self.num_train,
             "validation": self.num_validation,

@@ -30,6 +30,7 @@ _COLUMNS = 10
 _ID, _FORM, _HEAD, _LABEL = 0, 1, 6, 7
 _MAX_DIGITS = 9
 MAX_WORDS = 1000  # of a sentence, unless more are asked for: a parser takes seconds for so many
+_MOST_BYTES = 2**30  # of a file whose sentences are all in memory
 _BYTES_PER_WORD = 1024  # that a sentence may take, comments and all
 _EXTRA = re.compile(rf"[0-9]{{1,{_MAX_DIGITS}}}[-.][0-9]{{1,{_MAX_DIGITS}}}")
 _WITHOUT_BREAKS = re.compile(r"[^\t\r\n\0]*")
@@ -164,7 +165,13 @@ def read_treebank(path: str | Path, **options: Any) -> list[Sentence]:
     Of malformed ones that are left out, a warning says how many.
     """
     reader = Reader(path, **options)
-    sentences = [sentence for sentence in reader if len(sentence)]
+    sentences, size = [], 0
+    for sentence in reader:
+        size += sum(map(len, sentence.lines))
+        if size > _MOST_BYTES:
+            raise InputError(f"{path} has more than 1 GB of sentences: give a part of it.")
+        if len(sentence):
+            sentences.append(sentence)
     if reader.num_bad:
         count, first = reader.num_bad, reader.first_bad
         log.warning("Left out: malformed sentences, %d of them, the first: %s", count, first)
@@ -276,12 +283,13 @@ def _parse(lines: list[bytes], trees: bool, single_root: bool, max_words: int) -
         number = columns[_ID]
         if "-" in number or "." in number:
             if not _EXTRA.fullmatch(number):
-                reason = f"the ID {number!r} is neither a word's nor like 3-4 or 3.1"
+                reason = f"the ID {_short(number)!r} is neither a word's nor like 3-4 or 3.1"
                 raise _BadLineError(place, reason)
             extras.append((place, number))
             continue
         if number != str(len(places) + 1):
-            raise _BadLineError(place, f"the word's ID is {number!r} and must be {len(places) + 1}")
+            reason = f"the word's ID is {_short(number)!r} and must be {len(places) + 1}"
+            raise _BadLineError(place, reason)
         if not columns[_FORM]:
             raise _BadLineError(place, "the word's FORM is empty")
         if len(places) == max_words:
@@ -308,10 +316,15 @@ def _check_ranges(extras: list[tuple[int, str]], num_words: int) -> None:
 
 def _head(text: str, place: int) -> int:
     if not (text.isascii() and text.isdigit()):
-        raise _BadLineError(place, f"the HEAD is {text!r} and must be a number")
+        raise _BadLineError(place, f"the HEAD is {_short(text)!r} and must be a number")
     if len(text) > _MAX_DIGITS:
-        raise _BadLineError(place, f"the HEAD {text} is out of range")
+        raise _BadLineError(place, f"the HEAD {_short(text)} is out of range")
     return int(text)
+
+
+def _short(text: str) -> str:
+    """What a message shows of a column."""
+    return text if len(text) <= 40 else f"{text[:18]}...{text[-18:]}"
 
 
 def _check_tree(heads: list[int], places: list[int], single_root: bool) -> None:

@@ -198,7 +198,8 @@ class HasGivenBy(Protocol):
 class HasReadFile(Protocol):
     """``read_file``: examples from a file of one's own.
 
-    ``nestruct evaluate --file`` calls it. Without it, a run is evaluated on its own splits only.
+    ``nestruct evaluate --file`` calls it, with ``max_words`` too where ``--max-words`` is said.
+    Without it, a run is evaluated on its own splits only.
     """
 
     def read_file(self, file: str | Path, *, skip_bad: bool = False) -> Any:

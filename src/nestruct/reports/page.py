@@ -72,7 +72,7 @@ def write_page(
     groups = read_groups(run_dirs)
     page = _document(groups, title or _title(groups), sections)
     try:
-        write_whole(path, page.encode())
+        write_whole(path, page.encode(errors="replace"))
     except OSError as error:
         message = f"{path} cannot be written ({error.strerror}); choose a folder you may write to."
         raise InputError(message) from error

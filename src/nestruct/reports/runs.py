@@ -190,7 +190,7 @@ def find_runs(paths: Iterable[str | Path]) -> tuple[list[Path], list[Path]]:
     """Which run folders and archives are meant, and which paths are none and hold none.
 
     A folder that is no run stands for the runs in it, up to four levels deep. Hidden folders and
-    those of checkpoints are passed over.
+    those of checkpoints are passed over, and so are links to anything but a run.
 
     Raises:
         InputError: There is nothing at one of the paths.
@@ -237,7 +237,7 @@ def is_number(value: Any) -> bool:
 def _runs_in(folder: Path, depth: int) -> Iterator[Path]:
     if (folder / "config.toml").is_file():
         yield folder
-    elif depth and folder.is_dir():
+    elif depth and folder.is_dir() and not (folder.is_symlink() and depth < DEEPEST):
         for inner in sorted(folder.iterdir()):
             if inner.is_dir() and inner.name[0] != "." and inner.name != "checkpoints":
                 yield from _runs_in(inner, depth - 1)

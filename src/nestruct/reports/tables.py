@@ -16,7 +16,7 @@ NOTHING = "\N{EN DASH}"  # what an empty cell shows
 _FORMULA = re.compile(r"(^|[;|])(?=\s*[=+\-@\uff1d\uff0b\uff0d\uff20])")
 _MARKUP = re.compile(r"[\\\[\]`]")  # of Markdown: links, images, code
 _ENTITY = re.compile(r"&(?=#?\w+;)")
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 @dataclass(frozen=True)
@@ -179,5 +179,5 @@ def _defused(text: str) -> str:
 
 
 def _one_line(text: str) -> str:
-    """Without line ends, tabs, and what moves a terminal's cursor."""
+    """Without line ends, tabs, and what moves a terminal's cursor or cannot be written."""
     return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", " ".join(text.split()))

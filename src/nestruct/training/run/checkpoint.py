@@ -20,7 +20,7 @@ from nestruct.errors import InputError, NestructError, first_line
 from nestruct.files import make_folder, remove_folder, sync_folder, write_synced
 from nestruct.training.run.packing import pack, unpack
 from nestruct.training.run.state import Progress
-from nestruct.untrusted import parse_json, read_file
+from nestruct.untrusted import memory, parse_json, read_file
 
 FORMAT = 1
 STATES = ("model", "optimizer", "estimator")
@@ -106,7 +106,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
     for part in STATES:
         file = path / f"{part}.safetensors"
         try:
-            content = read_file(file, _memory() // 2)  # once as it is, once as tensors
+            content = read_file(file, memory() // 2)  # once as it is, once as tensors
             if hashlib.sha256(content).hexdigest() != state["checksums"][part]:
                 raise CheckpointError(f"{file} was truncated or edited (its checksum is wrong)")
             parts[part] = unpack(state[part], safetensors.torch.load(content))
@@ -227,8 +227,3 @@ def _content(state: dict[str, Any], owner: str) -> tuple[Any, bytes]:
 def _checksum(state: dict[str, Any]) -> str:
     rest = {key: value for key, value in state.items() if key != "checksum"}
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
-
-
-def _memory() -> int:
-    """Bytes of the machine's memory."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

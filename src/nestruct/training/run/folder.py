@@ -24,7 +24,7 @@ from nestruct.training.run.lock import give_lock_back, keep_lock, take_lock
 from nestruct.training.run.log import Log
 from nestruct.training.run.reach import check_reach
 from nestruct.training.run.state import LOGS, Progress, Record
-from nestruct.untrusted import parse_toml, read_toml
+from nestruct.untrusted import parse_toml, read_file, read_toml
 
 
 class RunFolder:
@@ -217,9 +217,11 @@ def _saved_config(path: Path) -> str | None:
 
 def _content(path: Path) -> bytes | None:
     try:
-        return path.read_bytes()
+        return read_file(path)
     except FileNotFoundError:
         return None
+    except ValueError as error:
+        raise InputError(f"{path} cannot be read: {error}; remove it.") from None
 
 
 def finite(value: Any) -> Any:

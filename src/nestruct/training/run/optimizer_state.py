@@ -4,6 +4,7 @@ torch copies what it is given: a learning rate that is a word, or moments of ano
 somewhere in a later step. Here a value is taken if it is of the kind that it replaces.
 """
 
+import inspect
 import math
 from typing import Any
 
@@ -20,23 +21,24 @@ def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> N
     Raises:
         ValueError: The state is none that this optimizer can have.
     """
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
     moments, groups = state["state"], state["param_groups"]
     known = optimizer.state_dict()["param_groups"]
     if len(groups) != len(known):
         raise ValueError(f"it has {len(groups)} groups of parameters, not {len(known)}")
+    merged = []
+    for group, own in zip(groups, known, strict=True):
+        if group["params"] != own["params"]:
+            raise ValueError("its groups hold other parameters")
+        moved = {k: v for k, v in group.items() if _is_number(v, own.get(k, v))}
+        merged.append({**own, **moved})
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    options = [group for group in merged for _ in group["params"]]
     for index, values in moments.items():
         if type(index) is not int or not 0 <= index < len(parameters):
             raise ValueError(f"it has a state for the parameter {index!r}")
+        like = _rehearse(optimizer, options[index], parameters[index])
         for name, value in values.items():
-            _check_moment(f"{name} of parameter {index}", value, parameters[index])
-    merged = []
-    for group, own in zip(groups, known, strict=True):
-        moved = {k: v for k, v in group.items() if _is_number(v, own.get(k, v))}
-        if group["params"] != own["params"]:
-            raise ValueError("its groups hold other parameters")
-        merged.append({**own, **moved})
-        _check_options(optimizer, merged[-1])
+            _check_moment(f"{name} of parameter {index}", value, parameters[index], like, name)
     optimizer.load_state_dict({"state": moments, "param_groups": merged})
     # torch casts the state to the dtypes of the parameters.
     for index, values in moments.items():
@@ -59,22 +61,44 @@ def load_scheduler(scheduler: Any, state: dict[str, Any]) -> None:
     scheduler.load_state_dict(state)
 
 
-def _check_moment(name: str, value: Any, parameter: Tensor) -> None:
-    """A moment is a number, or a tensor that spreads over its parameter."""
-    if isinstance(value, Tensor):
-        if torch.broadcast_shapes(value.shape, parameter.shape) != parameter.shape:
-            raise ValueError(f"{name} has shape {tuple(value.shape)}")
-        if value.is_complex() != parameter.is_complex() and value.dim():
-            raise ValueError(f"{name} is {value.dtype}")
-    elif not (value is None or isinstance(value, bool | int | float)):
-        raise ValueError(f"{name} cannot be {value!r}")
+def _rehearse(
+    optimizer: torch.optim.Optimizer, group: dict[str, Any], parameter: Tensor
+) -> dict[str, Any] | None:
+    """What one step on a dummy leaves as its state; None for an optimizer that is not torch's.
+
+    torch checks the ranges of options where an optimizer is made, and nowhere else.
+    """
+    if not type(optimizer).__module__.startswith("torch.optim."):
+        return None
+    shape = [2] * parameter.dim()
+    dummy = torch.zeros(shape, dtype=parameter.dtype, device=parameter.device, requires_grad=True)
+    dummy.grad = torch.ones_like(dummy)
+    names = inspect.signature(type(optimizer)).parameters.keys() & group.keys() - {"params"}
+    options = {name: group[name] for name in names}
+    other = type(optimizer)([dummy], **options)
+    other.step()
+    return dict(other.state[dummy])
 
 
-def _check_options(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> None:
-    """torch checks the range of its options where an optimizer is made, so one is made."""
-    if type(optimizer).__module__.startswith("torch.optim."):
-        options = {name: group[name] for name in optimizer.defaults if name in group}
-        type(optimizer)([torch.zeros(1)], **options)
+def _check_moment(
+    what: str, value: Any, parameter: Tensor, state: dict[str, Any] | None, name: str
+) -> None:
+    """Raises where a moment is of another kind or shape: fused kernels do not look."""
+    if not isinstance(value, Tensor):
+        if not (value is None or isinstance(value, bool | int | float)):
+            raise ValueError(f"{what} cannot be {value!r}")
+    elif torch.broadcast_shapes(value.shape, parameter.shape) != parameter.shape:
+        raise ValueError(f"{what} has shape {tuple(value.shape)}")
+    if state is None:
+        return
+    like = state.get(name)
+    if isinstance(like, Tensor) != isinstance(value, Tensor):
+        raise ValueError(f"{what} cannot be {value!r}")
+    if isinstance(like, Tensor):
+        whole = like.shape == (2,) * parameter.dim()
+        right = value.shape == parameter.shape if whole else value.dim() == like.dim()
+        if not right or value.dtype != like.dtype:
+            raise ValueError(f"{what} has shape {tuple(value.shape)} and dtype {value.dtype}")
 
 
 def _is_number(value: Any, own: Any) -> bool:

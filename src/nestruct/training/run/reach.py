@@ -11,6 +11,7 @@ from pathlib import Path
 
 from nestruct.errors import InputError
 from nestruct.training.run.state import LOGS
+from nestruct.untrusted import MOST_LOG_BYTES
 
 _FILES = {"config.toml", "environment.json", "details.json", ".lock", *LOGS}
 _FOLDERS = {"checkpoints", "tensorboard"}
@@ -23,9 +24,15 @@ def check_reach(run: Path) -> None:
         run: The run folder; one that is not there reaches nothing.
     """
     for path, is_folder in _written(run):
-        mode = path.lstat().st_mode
-        if not (stat.S_ISDIR(mode) if is_folder else stat.S_ISREG(mode)):
-            what = "a link" if stat.S_ISLNK(mode) else f"no {'folder' if is_folder else 'file'}"
+        found = path.lstat()
+        is_right = (stat.S_ISDIR if is_folder else stat.S_ISREG)(found.st_mode)
+        if path.name in LOGS and found.st_size > MOST_LOG_BYTES:
+            raise InputError(f"{path} is larger than {MOST_LOG_BYTES // 2**20} MB: cut it.")
+        grows = path.name in LOGS or path.name.endswith(".writing")
+        is_shared = grows and not is_folder and found.st_nlink > 1  # what is cut here is cut there
+        if is_shared or not is_right:
+            is_link = is_shared or stat.S_ISLNK(found.st_mode)
+            what = "a link" if is_link else f"no {'folder' if is_folder else 'file'}"
             raise InputError(
                 f"Cannot write to {run}: {path.relative_to(run)} is {what}; put what it stands for "
                 "in its place, or remove it (the run folder itself may be a link)."

@@ -1,0 +1,143 @@
+"""What a stranger wrote harms nobody: run folders through resume, evaluate, report and load;
+archives, recipes, caches, word vectors and treebanks through the commands that read them.
+
+Each command runs in a process of its own beside files that are somebody's own. It may refuse, in a
+sentence, or work. It may not touch those files, show a traceback, hang, or crash.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import crafted
+import crafted_files
+import pytest
+from toys import run_command as run
+
+COMMANDS = {
+    "resume": ["train", "--resume", "run", "--max-steps", "4"],
+    "evaluate": ["evaluate", "run"],
+    "report": ["report", "run", "-o", "page.html", "--csv", "--markdown"],
+    "load": ["load", "run"],
+}
+CASES = crafted.cases()
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Small runs as they should be; crafted ones are copies of them."""
+    folder = tmp_path_factory.mktemp("runs")
+    few = ["data.num_train=40", "data.num_validation=10", "data.num_test=10"]
+    few += ["training.max_steps=3", "training.eval_interval=3", "training.log_interval=1"]
+    own = ["estimator.population_size=4", "scheduler.name=CosineAnnealingLR"]
+    assert run("train", "graph-layout-tiny", "--run", folder / "nes", *few, *own) == 0
+    own = ["--device", "cpu", "data.num_nodes=4", "model.hidden_size=16"]
+    assert run("train", "table1-nvil", "--run", folder / "nvil", *few, *own) == 0
+    own = ["data.num_train=16", "data.num_dev=8", "data.num_target=8", "training.max_epochs=1"]
+    assert run("train", "parser-tiny", "--run", folder / "parser", *own) == 0
+    return folder
+
+
+def try_all(jobs: list[dict], warm: list[list[str]]) -> list[dict]:
+    """What became of jobs; see `harmless`."""
+    script = Path(__file__).parents[1] / "harmless.py"
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    answer = subprocess.run(
+        [sys.executable, str(script)],
+        input=json.dumps([warm, *jobs]),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        check=True,
+        env=environment,
+    )
+    return [json.loads(line) for line in answer.stdout.splitlines()]
+
+
+def find_harm(done: dict, before: dict) -> list[str]:
+    """What a command did that it may not do."""
+    folder, said, status = Path(done["folder"]), done["said"], done["status"]
+    lines = said.splitlines()
+    harm = {
+        "it took too long": status is None,
+        "it crashed": status not in (None, 0, 1, 2),
+        "it showed a traceback": "Traceback" in said or "Warning:" in said,
+        "it failed in silence": bool(status) and not any(x.startswith("nestruct: ") for x in lines),
+        "it said too much": len(lines) > 8 or max(map(len, lines), default=0) > 1500,
+        "it touched what is not its own": crafted.contents(folder / "outside") != before,
+        "it left something behind": bool(os.listdir(folder / "tmp")),
+    }
+    return [what for what, is_so in harm.items() if is_so]
+
+
+def check_cases(cases: list[crafted.Case], runs: Path, folder: Path) -> None:
+    jobs, before = [], {}
+    for number, case in enumerate(cases):
+        for command, words in COMMANDS.items():
+            own = folder / f"{number}-{command}"
+            crafted.lay_out(own, runs, case)
+            before[str(own)] = crafted.contents(own / "outside")
+            more = ["--tensorboard"] * (command == "resume" and "tensorboard" in case.name)
+            jobs.append({"case": case.name, "folder": str(own), "words": [*words, *more]})
+    check_jobs(jobs, before, runs)
+
+
+def check_jobs(jobs: list[dict], before: dict, runs: Path) -> None:
+    warm = [["evaluate", str(runs / name)] for name in ("nes", "nvil", "parser")]
+    done = try_all(jobs, warm)
+    assert len(done) == len(jobs)
+    harm = {
+        f"{job['case']}, {job['words'][0]}": (found, job["said"][-300:])
+        for job in done
+        if (found := find_harm(job, before[job["folder"]]))
+    }
+    assert not harm
+    assert {job["status"] for job in done} == {0, 1}  # some are refused, some do no harm
+
+
+def test_a_sample_of_crafted_runs_is_harmless(runs, tmp_path):
+    check_cases(CASES[::40], runs, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_every_crafted_run_is_harmless(runs, tmp_path):
+    assert len(CASES) > 200
+    check_cases(CASES, runs, tmp_path)
+
+
+def check_files(cases: list[crafted_files.FileCase], runs: Path, folder: Path) -> None:
+    jobs, before = [], {}
+    for number, case in enumerate(cases):
+        own = folder / str(number)
+        (own / "tmp").mkdir(parents=True)
+        (own / "outside").mkdir()
+        (own / "outside" / "thesis.txt").write_text("my thesis")
+        case.write(own)
+        before[str(own)] = crafted.contents(own / "outside")
+        jobs.append({"case": case.name, "folder": str(own), "words": case.words})
+    check_jobs(jobs, before, runs)
+
+
+def test_a_sample_of_crafted_files_is_harmless(runs, tmp_path):
+    check_files(crafted_files.cases(runs / "parser")[3::25], runs, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_every_crafted_file_is_harmless(runs, tmp_path):
+    check_files(crafted_files.cases(runs / "parser"), runs, tmp_path)
+
+
+def test_an_honest_run_passes_the_same_checks(runs, tmp_path):
+    """And they can fail: a file that is written beside it is noticed, and so is a traceback."""
+    crafted.lay_out(tmp_path / "a", runs, crafted.Case("honest", "nes", lambda run: None))
+    before = crafted.contents(tmp_path / "a" / "outside")
+    done = {"folder": str(tmp_path / "a"), "said": "", "status": 0}
+    assert find_harm(done, before) == []
+    (tmp_path / "a" / "outside" / "thesis.txt").write_text("")
+    assert find_harm(done, before) == ["it touched what is not its own"]
+    done |= {"said": "Traceback (most recent call last):\n", "status": -11}
+    assert len(find_harm(done, before)) == 4
