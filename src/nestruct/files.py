@@ -58,6 +58,11 @@ def make_folder(path: Path) -> None:
     sync_folder(path.parent)
 
 
+def move(path: Path, target: Path) -> None:
+    """Gives a file or a folder another name, in place of a file that has it; not synced."""
+    os.replace(path, target)
+
+
 def remove_folder(path: Path) -> None:
     """Removes a folder and all that is in it, where it is there."""
     with contextlib.suppress(FileNotFoundError):

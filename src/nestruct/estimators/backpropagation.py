@@ -127,6 +127,13 @@ class Backpropagation(Estimator):
         finite = stats["norm"].isfinite()
         return [torch.where(finite, gradient, 0.0) for gradient in gradients], stats
 
+    def of_whole_batch(self, values: Float[Tensor, "... mine"]) -> Float[Tensor, "... batch"]:
+        """Values of the examples at hand, with those of the examples that other processes have.
+
+        For what compares examples within `terms`, such as a baseline; not differentiable.
+        """
+        return values if self._share is None else self._share.whole(values)
+
     def hard_losses(
         self, model: StructuredModel, batch: Any, scores: Tensor, z: Tensor
     ) -> tuple[Float[Tensor, "samples batch"], Bool[Tensor, " batch"]]:

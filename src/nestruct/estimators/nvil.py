@@ -124,7 +124,9 @@ class NVIL(Reinforce):
             if self._network is None:
                 first = state["network"]["0.weight"]
                 if len(first) != self.hidden_size:  # an empty one may say any width
-                    raise InputError(f"NVIL: hidden_size is {len(first)} there.")
+                    raise RuntimeError(
+                        f"size mismatch: hidden_size is {len(first)} there, {self.hidden_size} here"
+                    )
                 with forked_generators():
                     self._network = mlp(first.shape[1], self.hidden_size, 1)
             self._network.load_state_dict(state["network"])

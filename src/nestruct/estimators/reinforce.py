@@ -143,9 +143,9 @@ class Reinforce(Backpropagation):
 
     def _of_everyone(self, cost: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
         """The costs that a baseline sees, those of the whole batch, and which examples count."""
-        if self._share is None or self.baseline == "multi_sample":
+        if self.baseline == "multi_sample":
             return cost, counts
-        both = self._share.whole(torch.cat([cost, counts[None]]))
+        both = self.of_whole_batch(torch.cat([cost, counts[None]]))
         return both[:-1], both[-1] > 0
 
     def _baseline(self, cost: Tensor, costs: Tensor, counts: Tensor) -> Tensor:

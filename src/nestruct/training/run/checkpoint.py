@@ -9,7 +9,6 @@ edited checkpoint is refused by name.
 import contextlib
 import hashlib
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from typing import Any
 import safetensors.torch
 
 from nestruct.errors import InputError, NestructError, first_line
-from nestruct.files import make_folder, remove_folder, sync_folder, write_synced
+from nestruct.files import make_folder, move, remove_folder, sync_folder, write_synced
 from nestruct.training.run.packing import pack, unpack
 from nestruct.training.run.state import Progress
 from nestruct.untrusted import memory, parse_json, read_file
@@ -65,7 +64,7 @@ def write_checkpoint(folder: Path, name: str, checkpoint: Checkpoint) -> None:
     temporary, current, previous = folder / ".writing", folder / name, folder / f"{name}.previous"
     remove_folder(temporary)
     try:
-        os.mkdir(temporary)
+        make_folder(temporary)
         trees, checksums = {}, {}
         for part in STATES:
             trees[part], content = _content(getattr(checkpoint, part), f"the {part}")
@@ -87,8 +86,8 @@ def write_checkpoint(folder: Path, name: str, checkpoint: Checkpoint) -> None:
         raise
     if current.exists():
         remove_folder(previous)
-        os.replace(current, previous)
-    os.replace(temporary, current)
+        move(current, previous)
+    move(temporary, current)
     sync_folder(folder)
 
 
