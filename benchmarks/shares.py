@@ -100,6 +100,7 @@ def main() -> None:
     rows = []
     for name, (make, unit, whole) in CASES.items():
         for processes in map(int, options.processes.split(",")):
+            torch.compiler.reset()  # it compiles for so many shapes, and no more
             problem = make(processes, options.small)
             spent = milliseconds(problem, options.device, options.repeats)
             row: dict[str, Any] = {"case": name, "processes": processes, "unit": unit}

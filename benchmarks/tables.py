@@ -30,6 +30,7 @@ COLLECTED: dict[str, Callable[[], Data]] = {
     "appendix": table3.collect_appendix,
     "demo": table_rest.collect_demo,
 }
+PROJECTED = ("shares-h200", "relational-step-h200", "parser-step-h200")
 # A table of a page: how it is written, and the JSON files it is of.
 TABLES: dict[str, tuple[Callable[..., str], tuple[str, ...]]] = {
     "table1": (table1.main_table, ("table1",)),
@@ -57,7 +58,8 @@ TABLES: dict[str, tuple[Callable[..., str], tuple[str, ...]]] = {
     "demo": (table_rest.demo_table, ("demo",)),
     "relational-step": (table_rest.relational_table, ("relational-step-h200",)),
     "processes": (table_rest.processes_table, ("scaling-processes-cpu",)),
-    "projection": (projection.projection_table, ("shares-h200",)),
+    "projection": (projection.projection_table, PROJECTED),
+    "projection-constants": (projection.constants_table, PROJECTED),
     "wire": (projection.wire_table, ("wire-cpu",)),
 }
 _PLACE = re.compile(r"<!-- table: (?P<name>[\w-]+) -->\n.*?<!-- end -->\n", re.DOTALL)
