@@ -1,8 +1,8 @@
 """Writing to disk: files that are there whole or not at all, and names that stay.
 
 Content is on the disk once its file was synced, a name once its folder was. A run writes by these
-functions only. ``tests/training/run/test_power_loss.py`` records their calls, and resumes from all
-that a power loss can leave after each of them.
+functions only. ``tests/test_files.py`` records their calls, and resumes from all that a power loss
+can leave after each of them.
 """
 
 import contextlib

@@ -37,11 +37,12 @@ def what_changed(run: Path, saved: str | None) -> list[str]:
     if saved is None:
         return []
     before, after = flatten(saved_config(saved)), flatten(read_config(run))
-    return [
+    changed = [
         f"{key} is {after.get(key, 'not there')}, was {before.get(key, 'not there')}"
         for key in {**before, **after}
         if before.get(key) != after.get(key)
     ]
+    return changed[:5] + ([f"and {len(changed) - 5} others"] if len(changed) > 5 else [])
 
 
 def saved_config(text: str) -> dict[str, Any]:
