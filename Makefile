@@ -15,7 +15,7 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-r
 
 DEMO := runs/demo
 # A recipe in a run folder: begun, or continued.
-train = if [ -f $(2)/config.toml ]; then $(BIN)/nestruct train --resume $(2); else $(BIN)/nestruct train $(1) --run $(2); fi
+train = $(BIN)/nestruct train $(1) --run $(2) --continue
 
 .PHONY: help demo test quick slow check docs package setup format bench-solvers clean
 help:

@@ -1,13 +1,14 @@
-"""Milliseconds per training step when 1, 2 and 4 processes share a population, and what they send.
+"""Milliseconds per training step when 1, 2 and 4 processes share its work, and what they send.
 
     python benchmarks/scaling_processes.py [--processes 1,2,4] [--rounds 4] [--steps 8] [--json F]
 
 Each process runs under torchrun with gloo and one thread; the counts take turns, round after round.
-A step is ``NES.backward`` and Adam. Bytes are counted where the collectives are called: what one
-process puts into each all-reduce (how an all-reduce moves it is the backend's affair: about twice
-that per process in a ring). On a machine with fewer cores than processes the last ones can gain
-nothing; on a shared one the best time says more than the median, and the processor time of one
-process says how the work divides, whoever else is there.
+A step is ``backward`` and Adam; NES shares members, StructureNES and SST share examples. Bytes are
+counted where the collectives are called: what one process puts into each all-reduce (how an
+all-reduce moves it is the backend's affair: about twice that per process in a ring). On a machine
+with fewer cores than processes the last ones can gain nothing; on a shared one the best time says
+more than the median, and the processor time of one process says how the work divides, whoever else
+is there. Of that time a share does not divide: a of ``a + b / processes``, fitted to the medians.
 """
 
 import argparse
@@ -18,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -28,18 +30,26 @@ import torch.distributed as dist
 import nestruct
 from nestruct.models import CategoricalVAE, RelationalVAE
 
-# Model, population, batch: the 100K row of Table 3, and graph layout with a small network.
-CASES: dict[str, tuple[Any, int, Any]] = {
-    "categorical, 100K parameters, N = 90": (
-        lambda: CategoricalVAE(num_inputs=784, hidden_size=64),
-        90,
-        lambda: torch.rand(128, 784).round(),
+
+def layout(examples: int) -> tuple[Any, Any]:
+    """Graph layout with a small network: 10 nodes."""
+    x = torch.rand(examples, 10, 10, 2)
+    return RelationalVAE(10, 10, hidden_size=64, num_rollout_steps=1), {"x": x}
+
+
+def population(size: int) -> nestruct.NES:
+    return nestruct.NES(sigma=0.1, population_size=size, mode="vmap")
+
+
+# Model and batch, and the estimator: the 100K row of Table 3, then graph layout.
+CASES: dict[str, tuple[Callable[[], tuple[Any, Any]], Callable[[], Any]]] = {
+    "NES, categorical, 100K parameters, N = 90": (
+        lambda: (CategoricalVAE(784, hidden_size=64), torch.rand(128, 784).round()),
+        lambda: population(90),
     ),
-    "graph layout, 10 nodes, hidden 64, N = 32": (
-        lambda: RelationalVAE(num_nodes=10, num_times=10, hidden_size=64),
-        32,
-        lambda: {"x": torch.rand(8, 10, 10, 2)},
-    ),
+    "NES, graph layout, N = 32": (lambda: layout(8), lambda: population(32)),
+    "StructureNES, graph layout, 16 samples": (lambda: layout(64), nestruct.StructureNES),
+    "SST, graph layout": (lambda: layout(64), lambda: nestruct.SST(temperature=0.5)),
 }
 
 
@@ -60,10 +70,10 @@ def work(steps: int) -> dict[str, Any]:
 
     dist.all_reduce = counted
     found = {}
-    for name, (make, population, draw) in CASES.items():
+    for name, (make, make_estimator) in CASES.items():
         torch.manual_seed(0)
-        model, batch = make(), draw()
-        nes = nestruct.NES(sigma=0.1, population_size=population, mode="vmap")
+        model, batch = make()
+        estimator = make_estimator()
         adam = torch.optim.Adam(model.parameters(), lr=1e-3)
         spent, used = [], []
         for step in range(steps + 2):
@@ -72,13 +82,12 @@ def work(steps: int) -> dict[str, Any]:
                 waited.clear()
             dist.barrier()
             start, before = time.perf_counter(), time.process_time()
-            nes.backward(model, batch, seed=0, step=step)
+            estimator.backward(model, batch, seed=0, step=step)
             adam.step()
             spent.append(time.perf_counter() - start)
             used.append(time.process_time() - before)
         found[name] = {
             "parameters": sum(p.numel() for p in model.parameters()),
-            "population": population,
             "ms": [round(1e3 * s, 2) for s in spent[2:]],
             "cpu_ms": [round(1e3 * s, 2) for s in used[2:]],
             "bytes_per_step": sum(sent) // steps,
@@ -97,6 +106,16 @@ def launch(processes: int, steps: int, folder: Path) -> dict[str, Any]:
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     subprocess.run([*command, "--steps", str(steps)], env=environment, check=True)
     return json.loads(out.read_text())
+
+
+def undivided(cpu: dict[int, float]) -> float | None:
+    """The share of a step's processor time that does not divide; by least squares."""
+    if len(cpu) < 2:
+        return None
+    rows = torch.tensor([[1.0, 1 / count] for count in cpu], dtype=torch.float64)
+    times = torch.tensor(list(cpu.values()), dtype=torch.float64)
+    whole, divided = torch.linalg.lstsq(rows, times[:, None]).solution[:, 0].tolist()
+    return round(whole / (whole + divided), 3)
 
 
 def main() -> None:
@@ -122,6 +141,10 @@ def main() -> None:
                     known["ms"] += found["ms"]
                     known["cpu_ms"] += found["cpu_ms"]
     rows = []
+    for by_count in seen.values():
+        share = undivided({n: statistics.median(f["cpu_ms"]) for n, f in by_count.items()})
+        for found in by_count.values():
+            found["undivided"] = share
     print(f"{'':42} processes  best ms  median ms  speed-up  CPU ms of one  bytes a step")
     for name, by_count in seen.items():
         first = min(by_count[counts[0]]["ms"])
@@ -138,7 +161,7 @@ def main() -> None:
             )
     if options.json:
         about = {
-            "what": "NES.backward and Adam, gloo, one thread per process",
+            "what": "backward and Adam, gloo, one thread per process",
             "cores": len(os.sched_getaffinity(0)),
             "load_average": os.getloadavg()[0],
             "torch": torch.__version__,

@@ -153,10 +153,14 @@ def processes_table(data: Data) -> str:
     """Milliseconds of a step that one, two and four processes share."""
     keys = ("best_ms", "median_ms", "cpu_ms")
     lines = [
-        [line["case"], line["processes"], *(f"{line[key]:.0f}" for key in keys)]
+        [
+            *(line["case"], line["processes"], *(f"{line[key]:.0f}" for key in keys)),
+            *(line["calls_per_step"], f"{line['bytes_per_step']:,}", f"{line['undivided']:.0%}"),
+        ]
         for line in data["rows"]
     ]
     columns = ["step", "processes", "best, ms", "median, ms", "processor time of one process, ms"]
+    columns += ["collectives", "bytes", "does not divide"]
     return table(columns, lines, "|---" * len(columns) + "|")
 
 

@@ -13,9 +13,11 @@ import re
 import sys
 from collections.abc import Callable
 
+import projection
 import table1
 import table2
 import table3
+import table3_revival
 import table_rest
 from table_data import DOCS, RESULTS, Data, read_json, to_text
 
@@ -24,6 +26,7 @@ COLLECTED: dict[str, Callable[[], Data]] = {
     "table1": table1.collect,
     "table2": table2.collect,
     "table3": table3.collect_table3,
+    "table3-revival": table3_revival.collect,
     "appendix": table3.collect_appendix,
     "demo": table_rest.collect_demo,
 }
@@ -41,6 +44,8 @@ TABLES: dict[str, tuple[Callable[..., str], tuple[str, ...]]] = {
     "table3": (table3.main_table, ("table3",)),
     "table3-populations": (table3.population_table, ("table3",)),
     "table3-categories": (table3.used_table, ("table3",)),
+    "table3-revival": (table3_revival.main_table, ("table3-revival", "table3")),
+    "table3-revival-search": (table3_revival.search_table, ("table3-revival",)),
     "table3-snes": (table3.snes_table, ("table3",)),
     "table3-search": (table3.search_table, ("table3",)),
     "epochs": (table3.epoch_table, ("epoch-h200", "epoch-cpu")),
@@ -52,6 +57,8 @@ TABLES: dict[str, tuple[Callable[..., str], tuple[str, ...]]] = {
     "demo": (table_rest.demo_table, ("demo",)),
     "relational-step": (table_rest.relational_table, ("relational-step-h200",)),
     "processes": (table_rest.processes_table, ("scaling-processes-cpu",)),
+    "projection": (projection.projection_table, ("shares-h200",)),
+    "wire": (projection.wire_table, ("wire-cpu",)),
 }
 _PLACE = re.compile(r"<!-- table: (?P<name>[\w-]+) -->\n.*?<!-- end -->\n", re.DOTALL)
 

@@ -100,8 +100,8 @@ class Disk:
                 }
                 yield _walk(
                     self.root,
-                    lambda folder, names=names: names.get(folder, folder.live),  # type: ignore[misc]
-                    lambda file, content=content: content.get(file, file.live),  # type: ignore[misc]
+                    lambda folder, names=names: names.get(folder, folder.live),
+                    lambda file, content=content: content.get(file, file.live),
                 )
 
     def loss(self, draw: random.Random) -> Tree:

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 
 import pytest
@@ -141,15 +140,12 @@ def run_command(*words: object) -> int:
     return 0 if stop.value.code is None else int(stop.value.code)
 
 
-def run_on_two_processes(script: str, folder: Path) -> None:
-    """Runs a script under torchrun; it finds the folder in ``sys.argv[1]``."""
-    path = folder / "script.py"
-    path.write_text(textwrap.dedent(script))
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+def run_on_ranks(processes: int, script: Path, *words: object) -> None:
+    """Runs a script under torchrun, on one machine and with gloo."""
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     done = subprocess.run(
-        [*command, str(path), str(folder)],
-        env=environment,
+        [*torchrun, f"--nproc-per-node={processes}", str(script), *map(str, words)],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
         timeout=240,
         check=False,
         capture_output=True,

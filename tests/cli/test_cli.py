@@ -146,6 +146,7 @@ def test_seed_and_init_from(trained, tmp_path):
         (["sweep", "graph-layout-tiny", "sede=1,2", "--run", "x"], "did you mean 'seed'?"),
         (["sweep", "graph-layout-tiny", "seed=1,1", "--run", "x"], "every value once"),
         (["sweep", "graph-layout-tiny", "seed=1,2", "--run", "x", "--jobs", "0"], "at least 1"),
+        (["sweep", "a", "seed=1,2", "--run", "x", "--processes", "0"], "--processes must be"),
         (
             ["sweep", "a", "training.max_steps=3,5", "--run", "x", "--max-steps", "4"],
             "leave one of the two out",
@@ -232,10 +233,17 @@ def test_a_sweep_with_a_run_that_fails_says_so(tmp_path, capfd):
 
 
 @pytest.mark.parametrize(
-    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
+    ("number", "processes"),
+    [
+        (signal.SIGINT, 1),
+        pytest.param(signal.SIGTERM, 1, marks=pytest.mark.slow),
+        pytest.param(signal.SIGTERM, 2, marks=pytest.mark.slow),
+    ],
 )
-def test_a_signal_reaches_the_runs_of_a_sweep_and_the_same_command_continues(tmp_path, number):
-    command, process = start_sweep(tmp_path)
+def test_a_signal_reaches_the_runs_of_a_sweep_and_the_same_command_continues(
+    tmp_path, number, processes
+):
+    command, process = start_sweep(tmp_path, processes)
     process.send_signal(number)
     output, _ = process.communicate(timeout=120)
     assert process.returncode == 130
@@ -258,10 +266,10 @@ def test_the_runs_of_a_sweep_that_is_killed_are_saved_and_the_same_command_conti
     continue_sweep(command, tmp_path)
 
 
-def start_sweep(folder):
+def start_sweep(folder, processes=1):
     """The command of a long sweep, and its process once the first run has begun."""
     words = ["sweep", "graph-layout-tiny", "seed=0,1", *QUICK, "--run", str(folder)]
-    words += ["training.log_interval=1"]
+    words += ["training.log_interval=1", "--processes", str(processes)]
     command = [sys.executable, "-m", "nestruct", *words, "--max-steps"]
     process = subprocess.Popen([*command, "100000"], stdout=subprocess.PIPE, text=True)
     log = folder / "seed=0" / "metrics.jsonl"

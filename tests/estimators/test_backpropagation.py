@@ -113,27 +113,3 @@ def test_parts_that_cannot_be_chosen_get_no_gradient(make):
     counting = model.structure.counting(model.scores, lengths=lengths)
     assert (model.scores.grad[counting] != 0).all()
     assert (model.scores.grad[~counting] == 0).all()
-
-
-@pytest.mark.slow
-def test_two_processes_are_refused_before_anything_is_written(tmp_path):
-    script = """
-        import pathlib, sys
-        import torch
-        import torch.distributed as dist
-        from toys import bits, vae
-        import nestruct
-
-        dist.init_process_group("gloo")
-        model = vae(nestruct.SpanningTree(4))
-        adam, run = torch.optim.Adam(model.parameters()), pathlib.Path(sys.argv[1]) / "run"
-        try:
-            nestruct.fit(model, nestruct.ScoreNES(), adam, bits(8, 6), max_steps=1, run=run)
-        except nestruct.InputError as error:
-            assert "works in one process, and this run has 2" in str(error)
-            assert not run.exists()
-        else:
-            raise AssertionError("it was not refused")
-        dist.destroy_process_group()
-    """
-    toys.run_on_two_processes(script, tmp_path)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from toys import Formula, bits, gradient, run_on_two_processes, vae
+from toys import Formula, bits, gradient, vae
 
 import nestruct
 from nestruct import NES, InputError, NestructError
@@ -451,39 +451,6 @@ def test_other_mistakes():
         NES(sigma=0.1, population_size=8).backward(vae(), (X, X[1:]), seed=0)
     with pytest.raises(TypeError):
         NES(0.1, 8)
-
-
-def test_two_processes_give_the_update_of_one(tmp_path):
-    """Real processes under torchrun with gloo; an odd number of pairs, so shares differ."""
-    script = """
-        import sys
-        import torch
-        import torch.distributed as dist
-        from toys import bits, gradient, vae
-        import nestruct
-
-        dist.init_process_group("gloo")
-        for gumbel, minibatch in (("shared", "shared"), ("per_member", "per_pair")):
-            model = vae(nestruct.SpanningTree(4))
-            estimator = nestruct.NES(
-                sigma=0.2, population_size=14, gumbel=gumbel, minibatch=minibatch, mode="vmap"
-            )
-            report = estimator.backward(model, bits(8, 6), seed=3, step=4)
-            path = f"{sys.argv[1]}/{gumbel}-{dist.get_rank()}.pt"
-            torch.save({"gradient": gradient(model), "loss": report.loss}, path)
-        dist.destroy_process_group()
-    """
-    run_on_two_processes(script, tmp_path)
-    for gumbel, minibatch in (("shared", "shared"), ("per_member", "per_pair")):
-        model = vae(nestruct.SpanningTree(4))
-        estimator = NES(
-            sigma=0.2, population_size=14, gumbel=gumbel, minibatch=minibatch, mode="vmap"
-        )
-        report = estimator.backward(model, X, seed=3, step=4)
-        ranks = [torch.load(tmp_path / f"{gumbel}-{rank}.pt", weights_only=True) for rank in (0, 1)]
-        assert torch.equal(ranks[0]["gradient"], ranks[1]["gradient"])
-        torch.testing.assert_close(ranks[0]["gradient"], gradient(model))
-        torch.testing.assert_close(ranks[0]["loss"], report.loss)
 
 
 def test_memory_stays_within_the_budget():

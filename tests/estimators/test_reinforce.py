@@ -220,7 +220,7 @@ def test_the_first_step_is_compared_with_the_other_draws():
     cost = torch.tensor([[1.0, 2.0, 6.0]])
     others = torch.tensor([[4.0, 3.5, 1.5]])
     counts = torch.ones(3, dtype=torch.bool)
-    baseline = Reinforce(baseline="ema", num_samples=1)._baseline(cost, counts)
+    baseline = Reinforce(baseline="ema", num_samples=1)._baseline(cost, cost, counts)
     assert torch.equal(baseline, others)
 
 

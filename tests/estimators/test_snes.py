@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from toys import Formula, bits, gradient, run_on_two_processes, vae
+from toys import Formula, bits, gradient, vae
 
 import nestruct
 from nestruct import NES, SNES, InputError, NestructError
@@ -310,44 +310,6 @@ BAD_OPTIONS = [
 def test_bad_options_are_refused_in_a_sentence(options, message):
     with pytest.raises(InputError, match=message):
         SNES(**({"population_size": 8} | options))
-
-
-@pytest.mark.slow  # NES's own is not
-def test_two_processes_give_the_update_of_one(tmp_path):
-    """Real processes under torchrun with gloo; an odd number of pairs, so shares differ."""
-    script = """
-        import sys
-        import torch
-        import torch.distributed as dist
-        from toys import bits, gradient, vae
-        import nestruct
-
-        dist.init_process_group("gloo")
-        for adapt in ("tensor", "parameter"):
-            model = vae(nestruct.SpanningTree(4))
-            estimator = nestruct.SNES(
-                sigma=0.2, population_size=14, adapt=adapt, sigma_lr=0.5, mode="vmap"
-            )
-            for step in range(3):
-                estimator.backward(model, bits(8, 6), seed=3, step=step)
-            state = estimator.state_dict()["log_scale"]
-            path = f"{sys.argv[1]}/{adapt}-{dist.get_rank()}.pt"
-            torch.save({"gradient": gradient(model), "state": state}, path)
-        dist.destroy_process_group()
-    """
-    run_on_two_processes(script, tmp_path)
-    for adapt in ("tensor", "parameter"):
-        model = vae(nestruct.SpanningTree(4))
-        estimator = SNES(sigma=0.2, population_size=14, adapt=adapt, sigma_lr=0.5, mode="vmap")
-        for step in range(3):
-            estimator.backward(model, X, seed=3, step=step)
-        ranks = [torch.load(tmp_path / f"{adapt}-{rank}.pt", weights_only=True) for rank in (0, 1)]
-        for name, value in (
-            ("gradient", gradient(model)),
-            ("state", estimator.state_dict()["log_scale"]),
-        ):
-            assert torch.equal(ranks[0][name], ranks[1][name])
-            torch.testing.assert_close(ranks[0][name], value)
 
 
 def test_a_vae_learns_with_a_sigma_for_each_parameter():

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from rank_faults import ranks_of
 from safetensors.numpy import load_file
 
 from nestruct.training.run import read_checkpoint
@@ -99,7 +100,33 @@ def assert_same(one: Path, two: Path) -> None:
     assert (one / "config.toml").read_bytes() == (two / "config.toml").read_bytes()
 
 
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.timeout(3000)
+@pytest.mark.parametrize(
+    ("kills", "cases"),
+    [(9, ["SNES", "starts", "init from"]), pytest.param(320, [], marks=pytest.mark.slow)],
+)
+def test_killed_at_any_moment_every_kind_of_run_is_the_same(kills, cases):
+    """In forked children; `kills.py` says which runs there are, and at what moments they die."""
+    answer = subprocess.run(
+        [sys.executable, Path(__file__).parents[1] / "kills.py", str(kills), *cases],
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+    )
+    assert answer.returncode == 0, answer.stderr
+    runs = [json.loads(line) for line in answer.stdout.splitlines()]
+    assert [run for run in runs if run["different"] is not None] == []
+    moments = [kill for run in runs for kill in run["kills"]]
+    assert len(moments) >= kills
+    if not cases:
+        for place in ("before it was a run", "of step 0", "of step 3", "writing", "first step"):
+            assert sum(place in moment for moment in moments) > 5, place
+        assert {run["case"] for run in runs} >= {"NES", "starts", "init from", "revival"}
+        assert max(len(run["kills"]) for run in runs) == 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1])
 def test_killed_at_random_moments_the_run_is_the_same(recipe, whole, tmp_path, seed):
     """With a checkpoint every step most of the time is spent writing: kills hit writes too."""
     draw = random.Random(seed)
@@ -203,24 +230,48 @@ def test_a_full_disk_ends_with_one_sentence_and_the_last_checkpoint_is_intact(
     assert_same(whole, run)
 
 
-def test_two_processes_train_the_same_run_and_one_writes(recipe, whole, tmp_path):
-    run = tmp_path / "run"
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    words = ["--nproc-per-node", "2", "-m", "nestruct", "train", str(recipe), "--run-dir", str(run)]
-    answer = subprocess.run(
-        [*torchrun, *words], env=ENVIRONMENT, capture_output=True, text=True, timeout=240
-    )
-    assert answer.returncode == 0, answer.stderr[-3000:]
-    assert answer.stdout.count("Finished after 100 steps") == 1
-    ours, theirs = (load_file(r / "checkpoints/last/model.safetensors") for r in (run, whole))
+def torchrun(recipe: Path, run: Path, *options: str, **more) -> subprocess.Popen:
+    """Two processes begin or continue a run; their output is in a file beside it."""
+    words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    words += [*options, "-m", "nestruct", "train", str(recipe), "--run-dir", str(run), "--continue"]
+    with Path(f"{run}.out").open("ab") as out:
+        return subprocess.Popen(words, env=ENVIRONMENT, stdout=out, stderr=out, **more)
+
+
+@pytest.fixture(scope="module")
+def shared(recipe) -> Path:
+    """A run of two processes that nothing disturbed."""
+    run = recipe.parent / "shared"
+    assert torchrun(recipe, run).wait(240) == 0, Path(f"{run}.out").read_text()[-3000:]
+    return run
+
+
+def test_two_processes_train_the_same_run_and_one_writes(whole, shared):
+    assert Path(f"{shared}.out").read_text().count("Finished after 100 steps") == 1
+    ours, theirs = (load_file(r / "checkpoints/last/model.safetensors") for r in (shared, whole))
     for name in theirs:
         assert abs(ours[name] - theirs[name]).max() < 1e-4, name
     ours_lines, their_lines = (
         [json.loads(line) for line in (r / "metrics.jsonl").read_text().splitlines()]
-        for r in (run, whole)
+        for r in (shared, whole)
     )
     assert len(ours_lines) == len(their_lines)
     for a, b in zip(ours_lines, their_lines, strict=True):
         assert (a["step"], a["split"]) == (b["step"], b["split"])
         assert a["loss"] == pytest.approx(b["loss"], rel=1e-3)
-    assert json.loads((run / "environment.json").read_text())["processes"] == 2
+    assert json.loads((shared / "environment.json").read_text())["processes"] == 2
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds ranks in /proc")
+def test_torchrun_restarts_a_run_whose_rank_was_killed(recipe, shared, tmp_path):
+    """`rank_faults.py` has the other faults."""
+    run = tmp_path / "run"
+    agent = torchrun(recipe, run, "--max-restarts=1")
+    wait_for(run, 10, agent)
+    os.kill(ranks_of(agent)[1], signal.SIGKILL)
+    assert agent.wait(240) == 0
+    out = Path(f"{run}.out").read_text()
+    assert out.count("nestruct: Another process of this run ended, so this one stops") == 1
+    assert out.count("Continuing at step") == 1
+    assert "Traceback" not in out
+    assert_same(shared, run)

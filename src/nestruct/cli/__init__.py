@@ -41,7 +41,7 @@ VERBS: dict[str, Callable[..., int]] = {
     "doctor": doctor,
 }
 WITH_OVERRIDES = {"train", "sweep", "check-gradient"}
-FLAGS = {"--tensorboard"}  # their options without a value
+FLAGS = {"--continue", "--tensorboard"}  # their options without a value
 TIDY = {"evaluate", "parse", "report", "data"}  # others decide themselves what SIGTERM does
 
 

@@ -35,6 +35,7 @@ class Job:
         max_steps: How far a finished run is continued; as far as it was asked to, when None.
         device: Where a run goes on that is continued; where it was, when None.
         after: A job whose best parameters are the first ones of this.
+        processes: How many share the run's work, under torchrun.
     """
 
     folder: Path
@@ -42,6 +43,7 @@ class Job:
     max_steps: int | None = None
     device: str | None = None
     after: "Job | None" = None
+    processes: int = 1
 
     @property
     def log(self) -> Path:
@@ -59,13 +61,20 @@ class Job:
     @property
     def command(self) -> list[str]:
         """What starts or continues the run."""
-        train = [sys.executable, "-m", "nestruct", "train"]
+        torchrun = ["torch.distributed.run", "--standalone", f"--nproc-per-node={self.processes}"]
+        train = [
+            sys.executable,
+            *["-m", *torchrun] * (self.processes > 1),
+            "-m",
+            "nestruct",
+            "train",
+        ]
         if (self.folder / "config.toml").exists():
             steps = [] if self.max_steps is None else ["--max-steps", str(self.max_steps)]
             device = [] if self.device is None else ["--device", self.device]
             return [*train, "--resume", str(self.folder), *steps, *device]
         first = [] if self.after is None else ["--init-from", str(self.after.folder)]
-        return [*train, *self.words, "--run", str(self.folder), *first]
+        return [*train, *self.words, "--run-dir", str(self.folder), *first]
 
     def outcome(self, status: int) -> str:
         """How the run ended, in a few words."""
@@ -82,7 +91,9 @@ class Job:
         """How the run ended that was asked to stop: while it loads its parts, in any way."""
         if status and not (self.folder / "config.toml").exists():
             return "stopped before it began"
-        return self.outcome(130 if status == -signal.SIGTERM else status)
+        # torchrun has no status of its own for processes that were asked to stop.
+        asked = status == -signal.SIGTERM or self.processes > 1
+        return self.outcome(130 if status and asked else status)
 
 
 class Ended(NamedTuple):
@@ -113,7 +124,8 @@ def run_jobs(
     """
     waiting, running = list(jobs), dict[Job, subprocess.Popen]()
     good, failed = set[Job](), set[Job]()
-    threads = max(1, cores() // at_once) if at_once > 1 else None
+    workers = at_once * max((job.processes for job in jobs), default=1)
+    threads = max(1, cores() // workers) if workers > 1 else None
     with ExitStack() as stack, catch_interrupt(twice=True) as interrupt:
         while waiting or running:
             for job, process in list(running.items()):

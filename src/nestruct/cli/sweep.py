@@ -1,6 +1,7 @@
 """``nestruct sweep``: one run for each combination of values."""
 
 import itertools
+import os
 import re
 import shlex
 from pathlib import Path
@@ -26,6 +27,7 @@ def sweep(
     *,
     run: Annotated[Path, arg(metavar="DIR")],
     jobs: Annotated[int, arg(metavar="N")] = 1,
+    processes: Annotated[int, arg(metavar="K")] = 1,
     max_steps: Number = None,
     device: Device = None,
     init_from: Folder = None,
@@ -39,12 +41,18 @@ def sweep(
         settings: What to vary, like estimator.sigma=0.01,0.1 seed=0,1,2.
         run: The folder for all runs.
         jobs: Runs at a time.
+        processes: Processes that share the work of each run, under torchrun.
         max_steps: How many steps to train, instead of the recipe's.
         device: auto, cpu, cuda or cuda:1.
         init_from: A run whose best parameters each run starts from.
     """
-    if jobs < 1:
-        raise InputError(f"--jobs must be at least 1, got {jobs}.")
+    for name, value in (("jobs", jobs), ("processes", processes)):
+        if value < 1:
+            raise InputError(f"--{name} must be at least 1, got {value}.")
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        raise InputError(
+            "A sweep starts its runs itself: say nestruct sweep ... --processes K, not torchrun."
+        )
     if max_steps is not None and any(s.startswith("training.max_steps=") for s in settings):
         raise InputError(
             "--max-steps and training.max_steps say the same: leave one of the two out."
@@ -64,6 +72,7 @@ def sweep(
             words=[recipe, *common, *overrides, *words],
             max_steps=max_steps,
             device=device,
+            processes=processes,
         )
         for overrides, folder in zip(grid, folders, strict=True)
     ]

@@ -1,24 +1,25 @@
 """``nestruct train``: train a recipe, or continue a run."""
 
-import os
 import shlex
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import torch
-import torch.distributed as dist
 from tyro.conf import arg
 
 from nestruct.cli.arguments import Device, Flag, Folder, MaybeRecipe, Number, Overrides
 from nestruct.cli.queue import stop_when_orphaned
 from nestruct.errors import InputError
-from nestruct.population.shard import my_rank
-from nestruct.training import FitResult, Recipe, read_config, read_recipe
+from nestruct.processes import first_rank_decides, my_rank
+from nestruct.training import FitResult, Recipe, join_processes, read_config, read_recipe
 from nestruct.training import train as train_recipe
-from nestruct.training.recipes import apply_override
+from nestruct.training.join import COLLECTIVE_TIMEOUT
+from nestruct.training.recipes import apply_override, resolve_device
+from nestruct.training.run import compare_configs
 from nestruct.wording import duration, number
+
+# What a recipe leaves to the number of its steps.
+_LENGTHS = {"scheduler": ("T_max", "total_steps"), "training": ("log_interval", "eval_interval")}
 
 
 def train(
@@ -29,43 +30,44 @@ def train(
     run: Annotated[
         Path | None, arg(metavar="DIR", aliases=["--run-dir"], help_behavior_hint="")
     ] = None,
+    continue_: Annotated[Flag, arg(name="continue")] = False,
     resume: Folder = None,
     seed: Number = None,
     max_steps: Number = None,
     device: Device = None,
     init_from: Folder = None,
     tensorboard: Flag = False,
+    collective_timeout: Annotated[Number, arg(metavar="SECONDS")] = None,
 ) -> int:
     """Train a recipe in a new run folder, or continue a run.
 
     A run starts by `nestruct train RECIPE --run DIR`; killed or stopped, it goes on by
-    `nestruct train --resume DIR`. Under `torchrun --nproc-per-node 2 -m nestruct train ...`
-    processes share the work; say --run-dir there, because torchrun itself takes --run for an option
-    of its own.
+    `nestruct train --resume DIR`. With --continue one command does both. Under
+    `torchrun --nproc-per-node 2 -m nestruct train ...` processes share the work; say --run-dir
+    there, because torchrun itself takes --run for an option of its own.
 
     Args:
         recipe: A name that `nestruct recipes` lists, or a TOML file of your own.
         overrides: Changes to the recipe, like estimator.sigma=0.1 training.batch_size=64.
         run: The new run folder.
+        continue_: Begin the run, or go on where its folder already holds it.
         resume: A run folder to continue.
         seed: The seed of every draw, instead of the recipe's.
         max_steps: How many steps to train, instead of the recipe's.
         device: auto, cpu, cuda or cuda:1.
         init_from: A run whose best parameters to start from.
         tensorboard: Also write TensorBoard's files, into the run folder.
+        collective_timeout: Seconds after which a process that the others wait for is taken for
+            hanging, under torchrun; 600 unless said.
     """
     stop_when_orphaned()
     if resume is not None:
-        if recipe is not None or overrides or run or init_from or seed is not None:
+        if recipe is not None or overrides or run or continue_ or init_from or seed is not None:
             raise InputError(
-                "--resume continues a run as it began: beside it only --max-steps, --device and "
-                "--tensorboard may stand."
+                "--resume continues a run as it began: beside it only --max-steps, --device, "
+                "--tensorboard and --collective-timeout may stand."
             )
-        tables, folder = read_config(resume), resume
-        if "recipe" not in tables:
-            raise InputError(
-                f"{resume} was made by fit() in a program: run that again with resume=True."
-            )
+        tables, folder = _read_run(resume), resume
         if max_steps is not None:
             Recipe.from_tables({**tables, "device": "cpu"})  # it may be a stranger's
             _check_schedule(tables, max_steps)
@@ -81,12 +83,15 @@ def train(
         apply_override(tables, f"training.max_steps={max_steps}")
     if device is not None:
         tables["device"] = device
-    with _processes(tables):
+    timeout = COLLECTIVE_TIMEOUT if collective_timeout is None else collective_timeout
+    with join_processes(tables.get("device", "auto"), timeout=timeout) as tables["device"]:
+        if continue_:
+            _keep_length(tables, folder)
         resolved = Recipe.from_tables(tables)
         result = train_recipe(
             resolved,
             folder,
-            resume=resume is not None,
+            resume=continue_ or resume is not None,
             init_from=init_from,
             tensorboard=tensorboard,
         )
@@ -95,23 +100,34 @@ def train(
     return 130 if result.reason == "interrupted" else 0
 
 
-@contextmanager
-def _processes(tables: dict) -> Iterator[None]:
-    """Joins the other processes where torchrun started this one."""
-    if "TORCHELASTIC_RUN_ID" not in os.environ:
-        yield
+def _read_run(folder: Path) -> dict[str, Any]:
+    """The settings that a run began with."""
+    tables = read_config(folder)
+    if "recipe" not in tables:
+        raise InputError(
+            f"{folder} was made by fit() in a program: run that again with resume=True."
+        )
+    Recipe.from_tables(tables | {"device": "cpu"})  # raises where the file is not as it was written
+    return tables
+
+
+def _keep_length(tables: dict[str, Any], folder: Path) -> None:
+    """Keeps what the length of a run decided when it began, where the folder holds one.
+
+    Rank 0 looks, and no other: a file may be seen on one node and not yet on another.
+    """
+    there = (folder / "config.toml").exists()
+    if not first_rank_decides(float(there), torch.device(resolve_device(tables["device"]))):
         return
-    on_gpu = tables.get("device", "auto") != "cpu" and torch.cuda.is_available()
-    if on_gpu:
-        tables["device"] = f"cuda:{os.environ['LOCAL_RANK']}"
-        torch.cuda.set_device(torch.device(tables["device"]))
-    else:
-        tables["device"] = "cpu"
-    dist.init_process_group("nccl" if on_gpu else "gloo")
-    try:
-        yield
-    finally:
-        dist.destroy_process_group()
+    before = _read_run(folder)
+    for table, names in _LENGTHS.items():
+        old, new = before.get(table), tables.get(table)
+        if isinstance(old, dict) and isinstance(new, dict) and old.get("name") == new.get("name"):
+            unsaid = [name for name in names if new.get(name, "none") == "none"]
+            tables[table] = new | {name: old[name] for name in unsaid if name in old}
+    resolved = Recipe.from_tables(tables)
+    compare_configs(before, resolved.to_config())
+    _check_schedule(before, resolved.training.max_steps)
 
 
 def _say(result: FitResult, folder: Path, metric: str) -> None:
@@ -132,14 +148,14 @@ def _say(result: FitResult, folder: Path, metric: str) -> None:
 
 def _check_schedule(tables: dict[str, Any], max_steps: int) -> None:
     """Says what becomes of the learning rate where a run goes on after the end of its schedule."""
-    scheduler, before = tables.get("scheduler", {}), tables["training"]["max_steps"]
+    scheduler, before = tables.get("scheduler", {}), tables["training"].get("max_steps", 0)
     length = scheduler.get("total_steps")
     if length is not None and max_steps > length:
         raise InputError(
             f"{scheduler['name']} ends at step {length}, so this run cannot go on to {max_steps}: "
             "start another one from it with --init-from DIR."
         )
-    if scheduler.get("T_max") == before < max_steps:
+    if scheduler.get("T_max") == before < max_steps and my_rank() == 0:
         print(
             f"The learning rate rises again after step {before}: {scheduler['name']} keeps its "
             "scheduler.T_max, the steps that the run was to have at first.",

@@ -1,7 +1,8 @@
 """What the estimators that differentiate have in common: terms per example and their derivative.
 
 A subclass says what to differentiate for each example; here are the mean over examples, those that
-have no answer left out, its derivative, and the statistics.
+have no answer left out, its derivative, and the statistics. Several processes share the examples:
+each differentiates the terms of its own, over the number of all, and the gradients are added.
 """
 
 from abc import abstractmethod
@@ -14,14 +15,17 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from nestruct.checks import check_options
+from nestruct.data import batch_size
 from nestruct.errors import InputError
 from nestruct.estimators.base import Estimator, Stats, masked_mean, summarise
 from nestruct.models import StructuredModel, hard_structures
 from nestruct.noise import Noise
 from nestruct.population import Layout
 from nestruct.population.evaluate import may_capture
-from nestruct.population.shard import world_size
+from nestruct.processes import world_size
+from nestruct.sharing import Share, shared_batch, sum_over_ranks
 from nestruct.structures import nan_rows
+from nestruct.structures.solvers import num_solved
 
 
 @dataclass
@@ -43,19 +47,40 @@ class Terms:
 
     def mean(self) -> Float[Tensor, ""]:
         """The mean over what counts: its derivative is the estimate."""
-        counts = self.losses.isfinite() if self.counts is None else self.counts
-        value = masked_mean(self.losses if self.sampled is None else self.sampled, counts)
+        return self._mean(self._counts())
+
+    def mean_over_ranks(
+        self, share: Share, solved: int
+    ) -> tuple[Float[Tensor, ""], Tensor, Float[Tensor, ""]]:
+        """This rank's part of the mean over the whole batch; all losses; what all ranks solved."""
+        counts = self._counts()
+        mine = torch.stack([self.losses, counts.expand_as(self.losses)])
+        (losses, among), every_solved = share.whole_and_sum(mine, solved)
+        return self._mean(counts & share.counts, among > 0), losses, every_solved
+
+    def _counts(self) -> Bool[Tensor, "..."]:
+        return self.losses.isfinite() if self.counts is None else self.counts
+
+    def _mean(self, counts: Tensor, among: Tensor | None = None) -> Float[Tensor, ""]:
+        """The sum over what counts, divided by how many count among all."""
+        values = self.losses if self.sampled is None else self.sampled
+        value = masked_mean(values, counts, among)
         if self.each is None:
             return value
-        # An example of which one sample has no answer has none as a whole.
-        whole = counts if counts.dim() <= self.each.dim() else counts.flatten(0, -2).all(0)
-        return value + masked_mean(self.each, whole)
+        every = None if among is None else _as_wholes(among)
+        return value + masked_mean(self.each, _as_wholes(counts), every)
+
+
+def _as_wholes(counts: Bool[Tensor, "*samples batch"]) -> Bool[Tensor, " batch"]:
+    """Which examples count: one of which a sample has no answer has none as a whole."""
+    return counts if counts.dim() == 1 else counts.flatten(0, -2).all(0)
 
 
 class Backpropagation(Estimator):
     """Base of the estimators that differentiate encoder and decoder; a subclass gives `terms`."""
 
     relaxes: ClassVar[bool] = False  # decodes relaxed structures, for which there are no shortcuts
+    _share: Share | None = None  # of the batch whose terms are computed
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -77,23 +102,27 @@ class Backpropagation(Estimator):
                 f"{type(self).__name__} differentiates encoder and decoder, so it needs a "
                 f"StructuredModel; {type(model).__name__} is none."
             )
-        if world_size() > 1:
-            raise InputError(
-                f"{type(self).__name__} works in one process, and this run has {world_size()}: use "
-                "NES, whose population is shared among them."
-            )
 
     def estimate(
         self, model: StructuredModel, layout: Layout, batch: Any, noise: Noise
     ) -> tuple[list[Tensor], Stats]:
         """The derivative of the mean of all terms."""
         estimated = list(layout.parameters.values())
-        with nan_rows(), torch.enable_grad():
-            terms = self.terms(model, batch, noise)
-            value = terms.mean()
         targets = [*estimated, *self.parameters()]
-        gradients = torch.autograd.grad(value, targets, materialize_grads=True)
-        stats = summarise(terms.losses, gradients[: len(estimated)])
+        share = self._share = Share.of(batch_size(batch))
+        if share is not None:
+            batch, noise = share.take(batch), noise.replace(example=share.rows(layout.device))
+        with nan_rows(), torch.enable_grad(), shared_batch(share, noise, layout.device):
+            before, counted = num_solved(), {}
+            terms = self.terms(model, batch, noise)
+            if share is None:
+                value, losses = terms.mean(), terms.losses
+            else:
+                solved = num_solved() - before
+                value, losses, counted["solved"] = terms.mean_over_ranks(share, solved)
+            found = torch.autograd.grad(value, targets, materialize_grads=True)
+        gradients = sum_over_ranks(found)
+        stats = summarise(losses, gradients[: len(estimated)]) | counted
         # A step without a gradient is one without a move: not the end of the model.
         finite = stats["norm"].isfinite()
         return [torch.where(finite, gradient, 0.0) for gradient in gradients], stats
@@ -134,4 +163,5 @@ class Backpropagation(Estimator):
         return Terms(torch.stack(losses))
 
     def _may_capture(self, model: StructuredModel) -> bool:
-        return may_capture(model, "on" if self.relaxes else self.graph)
+        # Collectives inside a captured graph are for another day.
+        return world_size() == 1 and may_capture(model, "on" if self.relaxes else self.graph)

@@ -265,10 +265,14 @@ def summarise(losses: Tensor, gradients: Sequence[Tensor]) -> Stats:
     }
 
 
-def masked_mean(values: Tensor, counts: Tensor) -> Float[Tensor, ""]:
-    """The mean of the values that count, NaN if none does. ``counts`` broadcasts."""
+def masked_mean(values: Tensor, counts: Tensor, among: Tensor | None = None) -> Float[Tensor, ""]:
+    """The mean of the values that count, NaN if none does. ``counts`` broadcasts.
+
+    Where the values are a part of more, ``among`` says which of all count: then it is this part's
+    share of their mean.
+    """
     counts = counts.expand_as(values)
-    return torch.where(counts, values, 0.0).sum() / counts.sum()
+    return torch.where(counts, values, 0.0).sum() / (counts if among is None else among).sum()
 
 
 def options_of(estimator: Any) -> list[dataclasses.Field]:

@@ -29,7 +29,7 @@ from nestruct.population.directions import fill_directions
 from nestruct.population.evaluate import fixed_dropout, is_training
 from nestruct.population.layout import Filter
 from nestruct.population.plan import EvaluationPlan, choose_mode, fit_memory
-from nestruct.population.shard import add_over_ranks, my_pairs
+from nestruct.processes import add_over_ranks, my_part
 from nestruct.structures import nan_rows
 from nestruct.structures.solvers import num_solved
 
@@ -160,7 +160,7 @@ class NES(Estimator):
         assert plan is not None
         before = num_solved()
         rows = self._pair_rows(batch, noise, layout.device)
-        first, last = my_pairs(self.num_pairs)
+        first, last = my_part(self.num_pairs)
         # Double, so that equal losses stay equal through their mean. The last entry is no loss: how
         # many instances this rank solved, so that one sum over ranks serves both.
         losses = torch.zeros(self.population_size + 1, dtype=torch.float64, device=layout.device)

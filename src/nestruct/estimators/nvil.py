@@ -101,8 +101,9 @@ class NVIL(Reinforce):
         z, log_chance = self._draw(model, batch, scores, noise)
         losses, counts = self.hard_losses(model, batch, scores, z)
         cost = torch.where(counts, losses.detach(), 0.0)
-        deviation = self._deviation(cost, counts)
-        advantage = cost - self._baseline(cost, counts) - deviation * self._predict(batch)
+        everyone = self._of_everyone(cost, counts)
+        deviation = self._deviation(*everyone)
+        advantage = cost - self._baseline(cost, *everyone) - deviation * self._predict(batch)
         if scores.requires_grad:
             scores.register_hook(lambda gradient: gradient / deviation)
         error = (advantage / deviation).square() / 2

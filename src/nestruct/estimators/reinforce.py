@@ -86,7 +86,7 @@ class Reinforce(Backpropagation):
         z, log_chance = self._draw(model, batch, scores, noise)
         losses, counts = self.hard_losses(model, batch, scores, z)
         cost = torch.where(counts, losses.detach(), 0.0)
-        advantage = cost - self._baseline(cost, counts)
+        advantage = cost - self._baseline(cost, *self._of_everyone(cost, counts))
         return Terms(losses, counts, sampled=losses + advantage * log_chance)
 
     def prepare(self, model: nn.Module, batch: Any, *, seed: int = 0) -> None:
@@ -141,24 +141,33 @@ class Reinforce(Backpropagation):
             score = torch.where(counting, score, 0.0)
         return z, (score * scores).flatten(2).sum(-1)
 
-    def _baseline(self, cost: Tensor, counts: Tensor) -> Tensor:
+    def _of_everyone(self, cost: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
+        """The costs that a baseline sees, those of the whole batch, and which examples count."""
+        if self._share is None or self.baseline == "multi_sample":
+            return cost, counts
+        both = self._share.whole(torch.cat([cost, counts[None]]))
+        return both[:-1], both[-1] > 0
+
+    def _baseline(self, cost: Tensor, costs: Tensor, counts: Tensor) -> Tensor:
         """What is subtracted from each cost ``[samples, batch]``; independent of its own draw.
 
-        The cost of an example that does not count is 0.
+        Args:
+            cost: Of the examples at hand; 0 where an example does not count.
+            costs: Of the whole batch.
+            counts: Which examples of the whole batch count.
         """
-        samples, examples = cost.shape
+        samples = len(cost)
         if self.baseline == "multi_sample":
             return (cost.sum(0) - cost) / (samples - 1)
         if self.baseline == "batch":
-            if examples == 1:
+            if len(counts) == 1:
                 raise InputError(
                     f"{type(self).__name__}: baseline 'batch' compares examples, and this batch "
                     "has one; use 'ema' or 'multi_sample'."
                 )
-            mean = cost.mean(0)
-            return (mean.sum() - mean) / (counts.sum() - 1).clamp(min=1)
+            return (costs.mean(0).sum() - cost.mean(0)) / (counts.sum() - 1).clamp(min=1)
         # Before there is an average: all other draws of the step.
-        others = (cost.sum() - cost) / (samples * counts.sum() - 1).clamp(min=1)
+        others = (costs.sum() - cost) / (samples * counts.sum() - 1).clamp(min=1)
         return torch.where(self._mean.isnan(), others, self._mean.to(cost.dtype))
 
     def _captured(self) -> list[Any]:

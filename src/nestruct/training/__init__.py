@@ -6,6 +6,7 @@
 
 from nestruct.training.evaluate import evaluate
 from nestruct.training.fit import FitResult, fit
+from nestruct.training.join import LostProcessError, join_processes
 from nestruct.training.options import Training
 from nestruct.training.recipes import (
     Experiment,
@@ -25,6 +26,7 @@ __all__ = [
     "CheckpointError",
     "Experiment",
     "FitResult",
+    "LostProcessError",
     "Recipe",
     "Training",
     "build",
@@ -32,6 +34,7 @@ __all__ = [
     "evaluate_file",
     "evaluate_run",
     "fit",
+    "join_processes",
     "load",
     "read_config",
     "read_recipe",

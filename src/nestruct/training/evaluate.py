@@ -2,7 +2,7 @@
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from nestruct.data import device_of, slices
 from nestruct.errors import InputError
 from nestruct.models.hooks import HasLoss, HasMetrics
 from nestruct.noise import Noise, derive_seed, forked_generators
+from nestruct.processes import add_over_ranks, my_rank, world_size
 from nestruct.structures import nan_rows
 
 RESERVED = ("step", "split", "best_step", "evaluations", "decoded", "solved", "timing")
@@ -27,6 +28,7 @@ def evaluate(
     seed: int = 0,
     batch_size: int = 1000,
     metrics: Metrics | None = None,
+    share: bool = False,
 ) -> dict[str, float]:
     """Means over examples of ``model.metrics(batch, noise)``, or of its loss where it has none.
 
@@ -42,6 +44,7 @@ def evaluate(
         seed: Decides the draws.
         batch_size: Examples at once.
         metrics: A function of (model, batch, noise) to use instead; one value per example each.
+        share: Whether the processes of this run share the examples; then each of them must call it.
 
     Example:
         >>> import torch, nestruct
@@ -55,18 +58,36 @@ def evaluate(
     batch_size = check_count("evaluate", "batch_size", batch_size, 1)
     if count == 0:
         raise InputError("There is nothing to evaluate on: the data have no examples.")
-    totals: dict[str, float] = {}
-    weights: dict[str, float] = {}
+    rank, world = (my_rank(), world_size()) if share else (0, 1)
+    sums: list[dict[str, tuple[float, float]]] = []  # of each slice: values, and their weights
     with as_in_use(model), forked_generators(device):
-        torch.manual_seed(derive_seed(seed))  # for models that draw from torch's own generator
-        for rows, batch in slices(data, batch_size):
+        for place, (rows, batch) in enumerate(slices(data, batch_size)):
+            if place and place % world != rank:  # everyone sees the first, and its metrics' names
+                sums.append({})
+                continue
+            torch.manual_seed(derive_seed(seed, place))  # for models that draw from torch's own
             values = measure(model, batch, Noise(seed=seed, example=rows))
-            _check(values, len(rows))
-            for name, value in values.items():
-                pair = value if isinstance(value, tuple) else (value, torch.ones_like(value))
-                for sums, part in zip((totals, weights), pair, strict=True):
-                    sums[name] = sums.get(name, 0.0) + float(part.double().sum())
-    return {name: total / (weights[name] or math.nan) for name, total in totals.items()}
+            _check(values, len(rows), sums[0] if sums else values)
+            sums.append({name: _sum(value) for name, value in values.items()})
+    table = torch.zeros(len(sums), len(sums[0]), 2, dtype=torch.float64)
+    for place, found in enumerate(sums):
+        if found and place % world == rank:
+            table[place] = torch.tensor(list(found.values()), dtype=torch.float64)
+    totals = add_over_ranks(table.to(device)).tolist() if world > 1 else table.tolist()
+    return {
+        name: _mean(column) for name, column in zip(sums[0], zip(*totals, strict=True), strict=True)
+    }
+
+
+def _sum(value: Tensor | tuple[Tensor, Tensor]) -> tuple[float, float]:
+    """The sums of a metric and of its weights."""
+    part, weight = value if isinstance(value, tuple) else (value, torch.ones_like(value))
+    return float(part.double().sum()), float(weight.double().sum())
+
+
+def _mean(slices: Sequence[tuple[float, float]]) -> float:
+    total, weight = (sum(part) for part in zip(*slices, strict=True))
+    return total / (weight or math.nan)
 
 
 @contextlib.contextmanager
@@ -93,9 +114,14 @@ def default_metrics(model: nn.Module, batch: Any, noise: Noise) -> dict[str, Any
     return {"loss": model.loss(batch, noise)}
 
 
-def _check(values: Any, examples: int) -> None:
+def _check(values: Any, examples: int, names: Any) -> None:
     if not isinstance(values, dict):
         raise InputError(f"Metrics must be a dictionary of tensors, got {type(values).__name__}.")
+    if list(values) != list(names):
+        raise InputError(
+            f"Metrics must have the same names for every batch: {', '.join(values)} are not "
+            f"{', '.join(names)}."
+        )
     for name, value in values.items():
         if name in RESERVED:
             raise InputError(f"A metric cannot be called {name!r}: records have that key already.")

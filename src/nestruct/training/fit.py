@@ -22,7 +22,7 @@ from nestruct.estimators import Estimator
 from nestruct.models import StructuredModel
 from nestruct.models.hooks import HasBegin
 from nestruct.noise import Purpose, derive_seed, forked_generators
-from nestruct.population.shard import my_rank, share_model
+from nestruct.processes import my_rank, share_model
 from nestruct.training.drawings import Drawings
 from nestruct.training.evaluate import Metrics, evaluate, matmul_precision
 from nestruct.training.loop import Loop
@@ -194,6 +194,7 @@ def fit(
                 seed=derive_seed(seed, Purpose.EVALUATION),
                 batch_size=settings.eval_batch_size,
                 metrics=metrics.get(split) if isinstance(metrics, Mapping) else metrics,
+                share=True,
             )
 
     untrained = None

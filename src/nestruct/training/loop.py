@@ -16,7 +16,7 @@ from nestruct.errors import NestructError, first_line, is_out_of_memory
 from nestruct.estimators import Estimator, StepReport
 from nestruct.models.hooks import HasAfterStep
 from nestruct.noise import Purpose, derive_seed
-from nestruct.population.shard import any_rank, first_rank_decides, world_size
+from nestruct.processes import any_rank, first_rank_decides, world_size
 from nestruct.training.details import note_details
 from nestruct.training.drawings import Drawings
 from nestruct.training.interrupt import catch_interrupt

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from fits import train
 
 from nestruct.training.run.checkpoint import (
     Checkpoint,
@@ -85,6 +86,16 @@ def test_another_format_is_refused(tmp_path):
     file.write_text(json.dumps(json.loads(file.read_text()) | {"format": 99}))
     with pytest.raises(CheckpointError, match="has format 99, this nestruct reads format 1"):
         read_checkpoint(tmp_path / "last")
+
+
+def test_checkpoints_of_another_version_are_not_started_over(tmp_path):
+    train(run=tmp_path, max_steps=3)
+    for file in (tmp_path / "checkpoints").rglob("state.json"):
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"format": 99}))
+    before = sorted((path, path.stat().st_mtime_ns) for path in tmp_path.rglob("*"))
+    with pytest.raises(CheckpointError, match="has format 99"):
+        train(run=tmp_path, max_steps=4, resume=True)
+    assert sorted((path, path.stat().st_mtime_ns) for path in tmp_path.rglob("*")) == before
 
 
 @pytest.mark.parametrize(

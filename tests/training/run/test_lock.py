@@ -40,3 +40,10 @@ def test_two_trainers_do_not_go_on_together_where_the_lock_was_deleted(tmp_path)
         train(run=tmp_path, callbacks=[delete], checkpoint_seconds=0)
     give_lock_back(others[0])
     assert train(run=tmp_path, resume=True, checkpoint_seconds=0)[1].step == 12
+
+
+def test_a_trainer_that_is_about_to_end_is_waited_for(tmp_path, monkeypatch):
+    first = take_lock(tmp_path)
+    look = "nestruct.training.run.lock.time.sleep"
+    monkeypatch.setattr(look, lambda seconds: give_lock_back(first))
+    give_lock_back(take_lock(tmp_path, patience=60.0))

@@ -109,6 +109,19 @@ def test_a_changed_configuration_is_put_back_by_a_call_that_knows_it(tmp_path, c
     assert file.read_text() == good
 
 
+def test_a_lost_configuration_is_read_from_the_checkpoint(trained, tmp_path, capsys):
+    cut(tmp_path / "cut")
+    good = (tmp_path / "cut" / "config.toml").read_text()
+    (tmp_path / "cut" / "config.toml").unlink()
+    train(run=tmp_path / "cut", resume=True, log_interval=1, checkpoint_seconds=0, progress=True)
+    said = " ".join(capsys.readouterr().out.split())
+    assert "config.toml was lost: it was written again." in said
+    assert (tmp_path / "cut" / "config.toml").read_text() == good
+    shutil.copytree(trained, tmp_path / "run")
+    (tmp_path / "run" / "config.toml").unlink()
+    assert evaluate_run(tmp_path / "run") == evaluate_run(trained)
+
+
 def test_a_longer_run_that_is_killed_at_once_can_be_resumed(tmp_path):
     """Its config.toml says so before a checkpoint does."""
     cut(tmp_path)

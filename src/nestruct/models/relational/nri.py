@@ -11,13 +11,17 @@ from torch import Tensor, nn
 from nestruct.models.relational.compiled import compiled
 from nestruct.models.relational.pair_scores import off_diagonal, pair_scores, pair_scores_op
 from nestruct.models.relational.roll_out import roll_out, roll_out_op
+from nestruct.sharing import shares_examples
 
 DIMENSIONS = 2  # coordinates of a position
 
 
 def is_fast(module: "RelationalEncoder | RelationalDecoder", x: Tensor) -> bool:
-    """Whether a module takes its fast way: in training on a GPU, where it is asked to."""
-    return module.fused and module.training and x.is_cuda
+    """Whether a module takes its fast way: in training on a GPU, where it is asked to.
+
+    That way is one process's: it normalises over the batch at hand.
+    """
+    return module.fused and module.training and x.is_cuda and not shares_examples()
 
 
 class RelationalEncoder(nn.Module):

@@ -1,8 +1,8 @@
 """What a recipe can name: data sets, models, estimators, optimizers, schedulers.
 
-Each folder registers its own (``registry.py`` of data, models and estimators); optimizers and
-schedulers are torch's. Options are the keyword arguments of the class, checked by name and type
-before anything is built or written.
+Each folder registers its own (``registry.py`` of data, models and estimators); optimizers are
+torch's, and so are schedulers but one. Options are the keyword arguments of the class, checked by
+name and type before anything is built or written.
 """
 
 import contextlib
@@ -20,6 +20,7 @@ from nestruct.data.registry import DATASETS
 from nestruct.errors import InputError
 from nestruct.estimators.registry import ESTIMATORS
 from nestruct.models.registry import MODELS
+from nestruct.training.schedules import LateCosineLR
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ SCHEDULERS = {
         "ReduceLROnPlateau",
         "StepLR",
     )
-}
+} | {"LateCosineLR": RecipePart(LateCosineLR, given=("optimizer",))}
 PARTS: dict[str, dict[str, RecipePart]] = {
     "data": {name: RecipePart(make) for name, make in DATASETS.items()},
     "model": {name: RecipePart(model.make, model.given) for name, model in MODELS.items()},

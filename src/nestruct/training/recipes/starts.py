@@ -9,7 +9,7 @@ from torch import nn
 
 from nestruct.errors import InputError, NestructError
 from nestruct.noise import Purpose, derive_seed
-from nestruct.population.shard import first_rank_decides
+from nestruct.processes import first_rank_decides
 from nestruct.training.fit import Spent, fit
 from nestruct.training.recipes.build import build
 from nestruct.training.recipes.recipe import Recipe

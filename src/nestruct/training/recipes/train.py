@@ -6,7 +6,7 @@ from pathlib import Path
 from nestruct.data.hooks import HasBaselines, HasDrawing
 from nestruct.errors import InputError
 from nestruct.models.hooks import HasNeedsStart
-from nestruct.population.shard import my_rank
+from nestruct.processes import my_rank
 from nestruct.training.fit import FitResult, fit
 from nestruct.training.recipes.build import build
 from nestruct.training.recipes.gap import WithSmoothingGap
@@ -30,13 +30,14 @@ def train(
     Args:
         recipe: What to train.
         run: The run folder.
-        resume: Whether to continue what is there.
+        resume: Whether to continue what is there; a folder without a run starts one.
         init_from: Another run, whose best parameters are the first ones of this.
         tensorboard: Whether to write TensorBoard's files into the run folder too.
         progress: Whether to show progress.
     """
     settings = recipe.training
-    if not resume:
+    begins = not (resume and (Path(run) / "config.toml").exists())
+    if begins and my_rank() == 0:
         check_is_free(Path(run))  # before the data are made
     if init_from is not None and settings.num_starts > 1:
         raise InputError("--init-from gives the first parameters: say training.num_starts=1.")
@@ -46,7 +47,7 @@ def train(
     if init_from is not None:
         start = read_config(Path(init_from)).get("model", {})
         fill_model(model, find_checkpoint(init_from, "best")[1].model, init_from)
-    if progress and not resume and my_rank() == 0 and isinstance(model, HasNeedsStart):
+    if progress and begins and my_rank() == 0 and isinstance(model, HasNeedsStart):
         missing = model.needs_start(start)
         if missing is not None:
             print(missing, flush=True)

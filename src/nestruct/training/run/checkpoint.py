@@ -31,6 +31,10 @@ class CheckpointError(NestructError):
     """A checkpoint is missing, truncated, edited, or of another format."""
 
 
+class OtherFormatError(CheckpointError):
+    """A checkpoint was written by another version, which can read it."""
+
+
 @dataclass
 class Checkpoint:
     """Everything a run needs to go on as if it had not stopped.
@@ -143,6 +147,8 @@ def holds_no_step(folder: Path) -> bool:
         try:
             if _read_state(folder / name)["loop"]["step"] > 0:
                 return False
+        except OtherFormatError:
+            return False
         except CheckpointError:
             if name == "last" and (folder / name).exists():  # no kill leaves it so
                 return False
@@ -154,6 +160,8 @@ def discard_damaged(path: Path) -> None:
     if path.is_dir() and not path.is_symlink():
         try:
             read_checkpoint(path)
+        except OtherFormatError:
+            raise
         except NestructError:
             remove_folder(path)
     elif path.exists() or path.is_symlink():
@@ -163,7 +171,8 @@ def discard_damaged(path: Path) -> None:
 def first_good(folder: Path, names: list[str]) -> tuple[Checkpoint | None, list[str]]:
     """The first checkpoint of these that is as it was written, and what is wrong with the others.
 
-    Those that are simply not there are passed over in silence.
+    Those that are simply not there are passed over in silence. One of another version is not passed
+    over: it would be overwritten.
     """
     refused: list[str] = []
     for name in names:
@@ -172,6 +181,8 @@ def first_good(folder: Path, names: list[str]) -> tuple[Checkpoint | None, list[
                 continue
             try:
                 return read_checkpoint(path), refused
+            except OtherFormatError:
+                raise
             except CheckpointError as error:
                 refused.append(str(error))
     return None, refused
@@ -186,8 +197,9 @@ def _read_state(path: Path) -> dict[str, Any]:
     if not isinstance(state, dict) or "format" not in state:
         raise CheckpointError(f"{file} is not the state of a checkpoint")
     if state["format"] != FORMAT:
-        raise CheckpointError(
-            f"{file} has format {state['format']}, this nestruct reads format {FORMAT}"
+        raise OtherFormatError(
+            f"{file} has format {state['format']}, this nestruct reads format {FORMAT}: use the "
+            "version that wrote it"
         )
     if state.get("checksum") != _checksum(state):
         raise CheckpointError(f"{file} was truncated or edited (its checksum is wrong)")

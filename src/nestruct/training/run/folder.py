@@ -17,13 +17,14 @@ from nestruct.training.run.checkpoint import (
     Checkpoint,
     discard_damaged,
     holds_no_step,
+    read_last,
     write_checkpoint,
 )
 from nestruct.training.run.lock import give_lock_back, keep_lock, take_lock
 from nestruct.training.run.log import Log
 from nestruct.training.run.reach import check_reach
 from nestruct.training.run.state import LOGS, Progress, Record
-from nestruct.untrusted import read_file, read_toml
+from nestruct.untrusted import parse_toml, read_file, read_toml
 
 
 class RunFolder:
@@ -32,9 +33,10 @@ class RunFolder:
     Args:
         path: The folder; made where it is not there.
         config: What ``config.toml`` says, or is to say.
+        patience: Seconds to wait for a trainer that holds it.
     """
 
-    def __init__(self, path: Path, config: dict[str, Any]) -> None:
+    def __init__(self, path: Path, config: dict[str, Any], patience: float = 0.0) -> None:
         self.path = path
         self.how = "resume=True"  # to continue
         if "recipe" in config:
@@ -51,7 +53,7 @@ class RunFolder:
         with self.one_sentence():
             make_folder(path)
             check_reach(path)
-            self._lock = take_lock(path)
+            self._lock = take_lock(path, patience)
 
     def create(self, environment: dict[str, Any]) -> None:
         """Writes what a run ran on. The folder is no run yet: that takes `take_up`."""
@@ -70,6 +72,8 @@ class RunFolder:
             self._step = now.step
         with self.one_sentence():
             config = self.path / "config.toml"
+            if now.step and not config.exists():
+                notes.append("config.toml was lost: it was written again.")
             if _content(config) != self.config.encode():  # new, trained for longer, or changed
                 write_whole(config, self.config.encode())
             for name in LOGS:  # and no other name, whatever a checkpoint says
@@ -179,22 +183,36 @@ def _is_left(name: str) -> bool:
     return name in known or name[0] == "." or name.endswith(".log")
 
 
+def is_run(path: Path) -> bool:
+    """True if a folder holds a run that can be continued."""
+    return (path / "config.toml").exists() or _saved_config(path) is not None
+
+
 def read_config(path: Path) -> dict[str, Any]:
-    """The resolved recipe of a run."""
+    """The resolved recipe of a run; if ``config.toml`` is lost, from the copy in a checkpoint."""
     file = Path(path) / "config.toml"
     try:
-        return read_toml(file)
-    except FileNotFoundError:
-        if (Path(path) / "environment.json").exists():
-            raise InputError(
-                f"{path} is not a run folder: it has no config.toml. If its run was stopped before "
-                "step 0, start it again as it was started."
-            ) from None
-        raise InputError(
-            f"{path} is not a run folder: it has no config.toml; give the one that --run named."
-        ) from None
+        if file.exists():
+            return read_toml(file)
+        text = _saved_config(Path(path))
+        if text is not None:
+            return parse_toml(text)
     except (OSError, ValueError) as error:
         raise InputError(f"{file} cannot be read: {error}.") from None
+    if (Path(path) / "environment.json").exists():
+        raise InputError(
+            f"{path} is not a run folder: it has no config.toml. If its run was stopped before "
+            "step 0, start it again as it was started."
+        )
+    raise InputError(
+        f"{path} is not a run folder: it has no config.toml; give the one that --run named."
+    )
+
+
+def _saved_config(path: Path) -> str | None:
+    """The copy of ``config.toml`` in the last checkpoint."""
+    state = read_last(path / "checkpoints") or {}
+    return state["config"] if isinstance(state.get("config"), str) else None
 
 
 def _content(path: Path) -> bytes | None:

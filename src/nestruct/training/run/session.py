@@ -12,10 +12,10 @@ from torch import nn
 
 from nestruct.errors import InputError
 from nestruct.estimators import Estimator
-from nestruct.population.shard import first_rank_decides, my_rank, wait_for_all, world_size
+from nestruct.processes import first_rank_decides, my_rank, wait_for_all, world_size
 from nestruct.training.run.checkpoint import Checkpoint, checksum_of
 from nestruct.training.run.environment import describe_environment
-from nestruct.training.run.folder import RunFolder, check_is_free, read_config
+from nestruct.training.run.folder import RunFolder, check_is_free, is_run, read_config
 from nestruct.training.run.restore import (
     compare_configs,
     find_best_model,
@@ -24,6 +24,10 @@ from nestruct.training.run.restore import (
 )
 from nestruct.training.run.state import Progress, Record
 from nestruct.training.run.verify import read_start, saved_config, what_changed
+
+# Seconds that one of several processes waits for the folder: where torchrun itself was killed and
+# comes back, the processes that it had started may need a step to notice.
+_PATIENCE = 60.0
 
 
 class Session:
@@ -38,7 +42,7 @@ class Session:
     def __init__(self, run: str | Path | None, *, resume: bool, device: torch.device) -> None:
         self.path = None if run is None else Path(run)
         self.device = device
-        there = resume and self.path is not None and (self.path / "config.toml").exists()
+        there = resume and self.path is not None and is_run(self.path)
         self.continues = bool(first_rank_decides(float(there), device))
         self.folder: RunFolder | None = None
         self.now = Progress()
@@ -76,7 +80,7 @@ class Session:
         start = None if self.path is None else _describe_start(self.path, model, init_from)
         try:
             if self.path is not None and my_rank() == 0:
-                self.folder = RunFolder(self.path, config)
+                self.folder = RunFolder(self.path, config, _PATIENCE if world_size() > 1 else 0.0)
                 if not self.continues:
                     about = describe_environment(self.device, world_size())
                     self.folder.create(about | {"kind": estimator.kind, "start": start})

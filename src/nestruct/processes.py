@@ -1,14 +1,14 @@
-"""Sharing a population over processes: each rank evaluates its own pairs."""
+"""Many processes: who this one is, and what they do together. All of it also works alone."""
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 
-def my_pairs(num_pairs: int) -> tuple[int, int]:
-    """The first pair of this rank and the first of the next; all pairs in a single process."""
+def my_part(count: int) -> tuple[int, int]:
+    """The first of so many things that is this rank's and the first of the next rank's."""
     rank, world = my_rank(), world_size()
-    return num_pairs * rank // world, num_pairs * (rank + 1) // world
+    return count * rank // world, count * (rank + 1) // world
 
 
 def add_over_ranks(tensor: Tensor) -> Tensor:

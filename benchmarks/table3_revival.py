@@ -1,0 +1,92 @@
+"""Revival of dead categories on Table 3's models: its JSON from run files, and the tables of it."""
+
+import statistics
+from typing import Any
+
+from table3 import METRICS, PROTOCOL, SIZES, elbos, one, shown
+from table_data import Data, archived, configurations, entry, plain, runs_named, summary
+
+KINDS = {  # revival, late cosine
+    "revival and late cosine": (True, True),
+    "revival": (True, False),
+    "late cosine": (False, True),
+}
+
+
+def collect() -> Data:
+    with archived("table3-revival") as folders:
+        runs = runs_named(folders)
+    entries: Data = {}
+    for name, run in runs.items():
+        option = run.option
+        revived = (option("model.revival") or 0) > 0
+        found = entry(run, METRICS, curve=())
+        found["is"] = {
+            "hidden_size": option("model.hidden_size"),
+            "kind": [revived, option("scheduler.name") == "LateCosineLR"],
+            "revival": option("model.revival"),
+            "best_validation": min(r["loss"] for r in run.records["validation"]),
+        }
+        entries[name] = found
+    rows = []
+    for hidden, size in SIZES.items():
+        for kind, flags in KINDS.items():
+            names = [n for n in entries if _is(entries[n], n, hidden, flags)]
+            if names:
+                row: Data = {"row": size, "hidden_size": hidden, "column": kind, "runs": names}
+                rows.append(row | summary([entries[n] for n in names], METRICS))
+    return {
+        "title": "Table 3 with revival of dead categories, NES, FashionMNIST, 300 epochs",
+        "archives": ["table3-revival-runs.tar.xz"],
+        "protocol": PROTOCOL,
+        "rows": rows,
+        **configurations(runs),
+        "runs": entries,
+    }
+
+
+def _is(found: Data, name: str, hidden: int, flags: tuple[bool, bool]) -> bool:
+    own = found["is"]
+    return not _searched(name) and own["hidden_size"] == hidden and own["kind"] == list(flags)
+
+
+def _searched(name: str) -> bool:
+    return name.startswith("search-")
+
+
+def main_table(data: Data, plain_runs: Data) -> str:
+    """What revival and the schedule do, apart and together, beside the paper's row and ours."""
+    lines = []
+    for size in SIZES.values():
+        cells = {row["column"]: row["runs"] for row in data["rows"] if row["row"] == size}
+        before = next(
+            row for row in plain_runs["rows"] if row["row"] == size and _is_nes_of_paper(row)
+        )
+        both = cells.get("revival and late cosine", [])
+        lines.append(
+            [
+                *(size, one(before["paper"]), shown(elbos(plain_runs, before["runs"]))),
+                *(shown(elbos(data, both)), shown(elbos(data, both, "loss"))),
+                *(shown(elbos(data, cells.get(kind, []))) for kind in ("revival", "late cosine")),
+            ]
+        )
+    columns = ["parameters", "NES, paper", "NES", "NES + revival, late cosine", "its true ELBO"]
+    return plain([*columns, "NES + revival", "NES, late cosine"], lines)
+
+
+def _is_nes_of_paper(row: Data) -> bool:
+    return row["column"].startswith("NES") and "paper" in row
+
+
+def search_table(data: Data) -> str:
+    """How often to revive: validation ELBO at 50K, by which it was chosen."""
+    found: dict[Any, list[float]] = {}
+    for name, run in data["runs"].items():
+        if _searched(name):
+            values = found.setdefault(run["is"]["revival"], [])
+            values.append(-run["is"]["best_validation"])
+    lines = [
+        [f"every {steps // 390} epochs", shown(values), one(statistics.mean(values))]
+        for steps, values in sorted(found.items())
+    ]
+    return plain(["revival", "validation, true ELBO; ± over seeds (how many)", "mean"], lines)
