@@ -100,7 +100,7 @@ def _archives():
         "gz": partial(gzip.compress, compresslevel=1),
     }.items():
         name = f"runs.tar.{suffix}"
-        yield _report(f"a bomb, {suffix}", name, pack(bytes(2**28)) * 4)
+        yield _report(f"a bomb, {suffix}", name, pack(bytes(2**24)) * 40)
         yield _report(f"random bytes, {suffix}", name, bytes(range(256)) * 40)
         yield _report(f"nothing, {suffix}", name, b"")
         yield _report(f"cut, {suffix}", name, pack(packed(*good))[:-20])
@@ -291,8 +291,8 @@ def _vectors():
     contents = {
         "nothing": b"",
         "one long line": b"dog " + b"1 " * 2**21,
-        "gzip of one long line": gzip.compress(b"dog " + b"1" * 2**28, 1),
-        "gzip of many lines": gzip.compress(b"cat 1\n" * 2**25, 1),
+        "gzip of one long line": gzip.compress(b"dog " + b"1" * 2**25, 1),
+        "gzip of many lines": gzip.compress(b"cat 1\n" * 2**22, 1) * 8,
         "a header of 10**18": b"999999999999999999 999999999999999999\n",
         "a header of 10**9 columns": b"1 1000000000\ndog 1\n",
         "words for numbers": b"dog x y z\n",
@@ -333,7 +333,8 @@ def _treebanks(parser: Path):
     contents = {
         "nothing": b"",
         "one long line": b"1\t" + b"a" * 2**24,
-        "gzip of one long line": gzip.compress(b"1\t" + bytes(2**28), 1),
+        "gzip of one long line": gzip.compress(b"1\t" + bytes(2**24), 1)
+        + gzip.compress(bytes(2**24)) * 8,
         "gzip of comments": gzip.compress(b"# a\n" * 2**21, 1),
         "gzip of blank lines": gzip.compress(b"\n" * 2**22, 1),
         "1,499 words": good + long + good,

@@ -72,21 +72,34 @@ def find_harm(done: dict, before: dict) -> list[str]:
     return [what for what, is_so in harm.items() if is_so]
 
 
-def check_cases(cases: list[crafted.Case], runs: Path, folder: Path) -> None:
-    jobs, before = [], {}
+def lay_out_runs(cases: list[crafted.Case], runs: Path, folder: Path) -> list[dict]:
+    """A folder and a job for each crafted run and command."""
+    jobs = []
     for number, case in enumerate(cases):
         for command, words in COMMANDS.items():
             own = folder / f"{number}-{command}"
             crafted.lay_out(own, runs, case)
-            before[str(own)] = crafted.contents(own / "outside")
             more = ["--tensorboard"] * (command == "resume" and "tensorboard" in case.name)
             jobs.append({"case": case.name, "folder": str(own), "words": [*words, *more]})
-    check_jobs(jobs, before, runs)
+    return jobs
 
 
-def check_jobs(jobs: list[dict], before: dict, runs: Path) -> None:
-    warm = [["evaluate", str(runs / name)] for name in ("nes", "nvil", "parser")]
-    done = try_all(jobs, warm)
+def lay_out_files(cases: list[crafted_files.FileCase], folder: Path) -> list[dict]:
+    """A folder and a job for each crafted file."""
+    jobs = []
+    for number, case in enumerate(cases):
+        own = folder / str(number)
+        (own / "tmp").mkdir(parents=True)
+        (own / "outside").mkdir()
+        (own / "outside" / "thesis.txt").write_text("my thesis")
+        case.write(own)
+        jobs.append({"case": case.name, "folder": str(own), "words": case.words})
+    return jobs
+
+
+def check_jobs(jobs: list[dict], runs: Path) -> None:
+    before = {job["folder"]: crafted.contents(Path(job["folder"]) / "outside") for job in jobs}
+    done = try_all(jobs, [["evaluate", str(runs / name)] for name in ("nes", "nvil", "parser")])
     assert len(done) == len(jobs)
     harm = {
         f"{job['case']}, {job['words'][0]}": (found, job["said"][-300:])
@@ -97,38 +110,23 @@ def check_jobs(jobs: list[dict], before: dict, runs: Path) -> None:
     assert {job["status"] for job in done} == {0, 1}  # some are refused, some do no harm
 
 
-def test_a_sample_of_crafted_runs_is_harmless(runs, tmp_path):
-    check_cases(CASES[::40], runs, tmp_path)
+def test_a_sample_of_what_strangers_write_is_harmless(runs, tmp_path):
+    files = crafted_files.cases(runs / "parser")[3::25]
+    jobs = lay_out_runs(CASES[::45], runs, tmp_path / "runs")
+    check_jobs(jobs + lay_out_files(files, tmp_path / "files"), runs)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_every_crafted_run_is_harmless(runs, tmp_path):
     assert len(CASES) > 200
-    check_cases(CASES, runs, tmp_path)
-
-
-def check_files(cases: list[crafted_files.FileCase], runs: Path, folder: Path) -> None:
-    jobs, before = [], {}
-    for number, case in enumerate(cases):
-        own = folder / str(number)
-        (own / "tmp").mkdir(parents=True)
-        (own / "outside").mkdir()
-        (own / "outside" / "thesis.txt").write_text("my thesis")
-        case.write(own)
-        before[str(own)] = crafted.contents(own / "outside")
-        jobs.append({"case": case.name, "folder": str(own), "words": case.words})
-    check_jobs(jobs, before, runs)
-
-
-def test_a_sample_of_crafted_files_is_harmless(runs, tmp_path):
-    check_files(crafted_files.cases(runs / "parser")[3::25], runs, tmp_path)
+    check_jobs(lay_out_runs(CASES, runs, tmp_path), runs)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_every_crafted_file_is_harmless(runs, tmp_path):
-    check_files(crafted_files.cases(runs / "parser"), runs, tmp_path)
+    check_jobs(lay_out_files(crafted_files.cases(runs / "parser"), tmp_path), runs)
 
 
 def test_an_honest_run_passes_the_same_checks(runs, tmp_path):

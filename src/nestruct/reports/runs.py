@@ -25,6 +25,7 @@ log = logging.getLogger("nestruct")
 
 # What a record says about the moment it was written; every other number in it is a metric.
 POSITION_KEYS = {"step", "evaluations", "decoded", "solved", "best_step"}
+MOST_METRICS = 1000  # of a run: each is a chart, and a column or two
 DEEPEST = 4  # levels below a folder at which its runs may lie
 
 
@@ -277,7 +278,14 @@ def _records(path: Path, config: Record) -> dict[str, list[Record]]:
     file = path / "metrics.jsonl"
     splits: dict[str, dict[int, Record]] = {}
     derived = [(name, metric.derive) for name, metric in METRICS.items() if metric.derive]
+    metrics: set[str] = set()
     for number, record in enumerate(_lines(file), start=1):
+        metrics |= record.keys()
+        if len(metrics) > MOST_METRICS:
+            raise InputError(
+                f"{file}, line {number}: a report shows at most {MOST_METRICS:,} metrics of a run; "
+                "leave the run out."
+            )
         step, split = record.get("step"), record.get("split")
         if not (is_number(step) and isinstance(step, int) and isinstance(split, str)):
             raise InputError(

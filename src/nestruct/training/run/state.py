@@ -51,6 +51,8 @@ class Progress:
             _check_numbers(name, value, hints[name])
         # What version 0.1 did not count is not known.
         now = cls(**({"decoded": None, "solved": None} | loop))
+        if now.reason == "interrupted":
+            raise InputError("a run that was interrupted has not ended")
         if not 1 <= now.threads <= MOST_THREADS:
             raise InputError(f"threads must be from 1 to {MOST_THREADS}, got {now.threads}")
         if (
