@@ -126,8 +126,9 @@ class Session:
             compare_configs(read_config(path), config)
             began = read_start(path)
             if began.get("parameters") != start["parameters"]:
+                why = f" ({'; '.join(refused)})" if refused else ""
                 raise InputError(
-                    f"{path} has no checkpoint that can be used, and it did not begin with "
+                    f"{path} has no checkpoint that can be used{why}, and it did not begin with "
                     f"the parameters that are given now{_whose(path, began)}: start it again, in "
                     "another folder."
                 )
