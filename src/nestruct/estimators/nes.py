@@ -29,7 +29,7 @@ from nestruct.population.directions import fill_directions
 from nestruct.population.evaluate import fixed_dropout, is_training
 from nestruct.population.layout import Filter
 from nestruct.population.plan import EvaluationPlan, choose_mode, fit_memory
-from nestruct.processes import add_over_ranks, my_part
+from nestruct.processes import add_over_ranks, first_rank_decides, my_part
 from nestruct.structures import nan_rows
 from nestruct.structures.solvers import num_solved
 
@@ -274,6 +274,10 @@ class NES(Estimator):
 
             plan.mode, reason = choose_mode(model, layout.device, pairs, trial)
             log.info("NES: %s (%s), %d pairs at a time.", plan.mode, reason, plan.chunk)
+        # Only rank 0's plan is saved, and a resumed run has it everywhere.
+        loop = first_rank_decides(float(plan.mode == "loop"), layout.device)
+        plan.mode = "loop" if loop else "vmap"
+        plan.chunk = int(first_rank_decides(float(plan.chunk), layout.device))
         self._plan = plan
 
     def _finish(self, model: nn.Module, batch: Any, noise: Noise) -> None:
