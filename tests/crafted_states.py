@@ -203,6 +203,13 @@ def _optimizers():
                 f"optimizer option {name} {value}",
                 lambda s, n=name, v=value: put(s, (*where, "param_groups", 0, n), v),
             )
+    for betas in ([2, 2], [-1, -1]):
+
+        def before_any_step(state, betas=betas):
+            put(state, (*where, "state"), {})
+            put(state, (*where, "param_groups", 0, "betas"), betas)
+
+        yield _state_case(f"optimizer without moments, betas {betas}", before_any_step)
     for name, value in {"empty": [], "a table": {}, "two": [{}, {}], "a word": "x"}.items():
         yield _state_case(
             f"optimizer groups {name}", lambda s, v=value: put(s, (*where, "param_groups"), v)

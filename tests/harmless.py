@@ -24,6 +24,7 @@ def main() -> None:
 
     import nestruct
     from nestruct.cli import main as command
+    from nestruct.errors import NestructError
 
     torch.set_num_threads(1)  # a thread pool would not survive the fork
 
@@ -32,7 +33,7 @@ def main() -> None:
             command(words)
         try:
             nestruct.load(words[1])
-        except nestruct.InputError as error:
+        except NestructError as error:
             print(f"nestruct: {error}", file=sys.stderr)
             sys.exit(1)
 

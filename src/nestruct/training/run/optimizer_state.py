@@ -33,6 +33,9 @@ def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> N
         merged.append({**own, **moved})
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     options = [group for group in merged for _ in group["params"]]
+    for group in merged:  # also where no step has left a state
+        if group["params"]:
+            _rehearse(optimizer, group, parameters[group["params"][0]])
     for index, values in moments.items():
         if type(index) is not int or not 0 <= index < len(parameters):
             raise ValueError(f"it has a state for the parameter {index!r}")
