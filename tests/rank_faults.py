@@ -383,7 +383,7 @@ def main() -> int:
     if options.only:
         kinds = [kind for kind in kinds if kind.__name__ in options.only.split(",")]
     recipes = [name for name in RECIPES if name in options.recipes.split(",")]
-    rows = []
+    rows: list[dict] = []
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.keep or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
@@ -391,33 +391,44 @@ def main() -> int:
         for index in range(options.faults):
             kind = kinds[index % len(kinds)]
             recipe = recipes[(index + index // len(kinds)) % len(recipes)]
-            started, outcome, off = time.monotonic(), "", None
             seed = options.seed * 1000 + index
             with trial_of(recipe, folder / f"fault-{index}", seed) as trial:
-                try:
-                    kind(trial)
-                    off = check(trial, whole[recipe], rounding=kind in TO_ROUNDING)
-                    outcome = "same bits" if off == 0 else f"differs by {off:.1e}"
-                except FaultError as error:
-                    outcome = f"FAILED: {error}"
-            seconds = time.monotonic() - started
-            row = {"kind": kind.__name__, "recipe": recipe, "seed": seed, "outcome": outcome}
-            rows.append(row | {"difference": off, "seconds": round(seconds, 1)})
-            print(
-                f"{index:3} {recipe:16} {kind.__name__:32} {outcome:24} {seconds:6.1f} s",
-                flush=True,
-            )
+                row = {"kind": kind.__name__, "recipe": recipe, "seed": seed}
+                row |= try_fault(kind, trial, whole[recipe])
+            rows.append(row)
+            print("{recipe:16} {kind:32} {outcome:24} {seconds:6.1f} s".format(**row), flush=True)
+            if options.json:
+                options.json.write_text(json.dumps(describe(rows), indent=1) + "\n")
     good = sum(row["difference"] is not None for row in rows)
     print(f"{good} of {len(rows)} runs ended as undisturbed ones do.")
-    if options.json:
-        about = {
-            "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-            "steps": STEPS,
-            "seed": options.seed,
-        }
-        about |= {"cores": len(os.sched_getaffinity(0)), "load_average": os.getloadavg()[0]}
-        options.json.write_text(json.dumps({"about": about, "rows": rows}, indent=1) + "\n")
     return 0 if good == len(rows) else 1
+
+
+def try_fault(kind: Callable[[Trial], None], trial: Trial, whole: Path) -> dict:
+    """How a run with a fault ended."""
+    started, off = time.monotonic(), None
+    try:
+        kind(trial)
+        off = check(trial, whole, rounding=kind in TO_ROUNDING)
+        outcome = "same bits" if off == 0 else f"differs by {off:.1e}"
+    except (FaultError, OSError, LookupError, subprocess.TimeoutExpired) as error:
+        outcome = f"FAILED: {error!r}"
+    seconds = round(time.monotonic() - started, 1)
+    return {"outcome": outcome, "difference": off, "seconds": seconds}
+
+
+def describe(rows: list[dict]) -> dict:
+    """What the JSON file says."""
+    about = {
+        "command": "python tests/rank_faults.py",
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "steps": STEPS,
+        "cores": len(os.sched_getaffinity(0)),
+        "load_average": round(os.getloadavg()[0], 1),
+        "good": sum(row["difference"] is not None for row in rows),
+        "faults": len(rows),
+    }
+    return {"about": about, "rows": rows}
 
 
 if __name__ == "__main__":
