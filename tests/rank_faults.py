@@ -1,6 +1,6 @@
 """Faults of torchrun's processes: every run ends as an undisturbed one does.
 
-    python tests/rank_faults.py [--faults 34] [--recipes NES,SNES,...] [--only KIND,...] [--json F]
+    python tests/rank_faults.py [--faults 39] [--recipes NES,SNES,...] [--only KIND,...] [--json F]
 
 Each fault is a real one: processes are killed, stopped or asked to end at a random line of the
 run's log, and torchrun, or the same command again, brings them back. With the same number of
@@ -372,7 +372,7 @@ def check(trial: Trial, whole: Path, *, rounding: bool) -> float:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--faults", type=int, default=36)
+    parser.add_argument("--faults", type=int, default=39)
     parser.add_argument("--recipes", default=",".join(RECIPES))
     parser.add_argument("--only", help="kinds of faults, by the names of their functions")
     parser.add_argument("--seed", type=int, default=0)
