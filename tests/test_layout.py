@@ -15,6 +15,7 @@ OTHERS = {
         "kill",
         "learning",
         "model_hooks",
+        "processes",
         "strangers",
     ),  # of a whole room
     *("bits", "docs", "examples", "layout", "package", "readme", "results", "shapes"),

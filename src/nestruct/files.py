@@ -69,6 +69,12 @@ def remove_folder(path: Path) -> None:
         shutil.rmtree(path)
 
 
+def remove_file(path: Path) -> None:
+    """Removes a file, or a link, where it is there."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+
+
 def sync_folder(folder: Path) -> None:
     """Waits until the names in a folder are on the disk."""
     descriptor = os.open(folder, os.O_RDONLY)

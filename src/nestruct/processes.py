@@ -28,6 +28,17 @@ def world_size() -> int:
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
+def is_launched() -> bool:
+    """Whether torchrun or the like started this process, be it the only one that is left."""
+    return dist.is_available() and dist.is_initialized()
+
+
+def is_lost_process(error: BaseException) -> bool:
+    """Whether an error says that another process could not be reached; gloo's are RuntimeErrors."""
+    is_gloo = isinstance(error, RuntimeError) and "gloo" in str(error).lower()
+    return is_gloo or isinstance(error, dist.DistError)
+
+
 def first_rank_decides(value: float, device: torch.device) -> float:
     """Rank 0's value, on every rank: a decision that all must take alike."""
     if world_size() == 1:

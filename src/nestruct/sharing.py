@@ -21,8 +21,6 @@ from nestruct.data import device_of, select_rows
 from nestruct.noise import Noise, Purpose, derive_seed, forked_generators
 from nestruct.processes import add_over_ranks, my_part, my_rank, world_size
 
-_shared: ContextVar[bool] = ContextVar("shared", default=False)
-
 
 @dataclass(frozen=True)
 class Share:
@@ -77,6 +75,14 @@ class Share:
         return every[:-1].view(shape).to(values.dtype), every[-1]
 
 
+_current: ContextVar[Share | None] = ContextVar("share", default=None)
+
+
+def current_share() -> Share | None:
+    """Which part of a larger batch the batch at hand is; None if it is whole."""
+    return _current.get()
+
+
 def sum_over_ranks(gradients: Sequence[Tensor]) -> list[Tensor]:
     """Each gradient's sum over all ranks, in one collective."""
     if world_size() == 1:
@@ -84,11 +90,6 @@ def sum_over_ranks(gradients: Sequence[Tensor]) -> list[Tensor]:
     flat = add_over_ranks(torch.cat([gradient.flatten() for gradient in gradients]))
     pieces = flat.split([gradient.numel() for gradient in gradients])
     return [piece.view_as(old).to(old) for piece, old in zip(pieces, gradients, strict=True)]
-
-
-def shares_examples() -> bool:
-    """Whether the batch at hand is one rank's part of a larger one."""
-    return _shared.get()
 
 
 @contextmanager
@@ -100,13 +101,13 @@ def shared_batch(share: Share | None, noise: Noise, device: torch.device) -> Ite
     if share is None:
         yield
         return
-    token = _shared.set(True)
+    token = _current.set(share)
     try:
         with _SharedNormalisation(share.counts), forked_generators(device):
             torch.manual_seed(derive_seed(noise.seed, Purpose.STEP, int(noise.step), my_rank()))
             yield
     finally:
-        _shared.reset(token)
+        _current.reset(token)
 
 
 class _SharedNormalisation(TorchFunctionMode):
@@ -152,6 +153,8 @@ def _batch_norm(
     number = distance.new_full((1,), x.numel() // channels * counts)
     sums = _AddOverRanks.apply(torch.cat([distance.sum(axes), distance.square().sum(axes), number]))
     number = sums[-1].detach()
+    if number < 2:  # as torch says of one process
+        raise ValueError("Expected more than 1 value per channel when training, on all processes")
     mean = sums[:channels] / number
     variance = sums[channels:-1] / number - mean.square()
     if running_mean is not None and running_var is not None:

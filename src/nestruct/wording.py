@@ -3,6 +3,8 @@
 import math
 from typing import Any
 
+_MOST_SAID = 1000  # characters: a stranger's file may have a name or a value of any length
+
 
 def number(value: float | None, like: float | None = None) -> str:
     """A metric with the digits one compares, or with those of ``like``.
@@ -65,3 +67,11 @@ def flatten(tables: dict[str, Any], prefix: str = "") -> dict[str, Any]:
         else:
             flat[prefix + key] = list(value) if isinstance(value, tuple) else value
     return flat
+
+
+def printable(text: str) -> str:
+    """One line without control characters: what a stranger's file says may be among it."""
+    plain = " ".join(text.split())
+    if len(plain) > _MOST_SAID:
+        plain = f"{plain[: _MOST_SAID // 2]} ... {plain[-_MOST_SAID // 2 :]}"
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in plain)

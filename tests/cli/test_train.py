@@ -124,4 +124,4 @@ def test_going_on_takes_the_start_that_the_run_began_with(tmp_path, capsys):
     assert continue_(folder, "--max-steps", 2, "--init-from", run_a) == 0
     assert "Continuing at step 1." in capsys.readouterr().out
     assert continue_(folder, "--max-steps", 3, "--init-from", run_b) == 1
-    assert "did not begin with the parameters that are given now" in capsys.readouterr().err
+    assert "did not begin with the parameters of" in capsys.readouterr().err

@@ -26,6 +26,7 @@ from nestruct.cli.reproduce import reproduce
 from nestruct.cli.sweep import sweep
 from nestruct.cli.train import train
 from nestruct.errors import NestructError, first_line, is_out_of_memory
+from nestruct.wording import printable
 
 VERBS: dict[str, Callable[..., int]] = {
     "train": train,
@@ -50,7 +51,6 @@ _OUT_OF_MEMORY = (
     "NES; estimator.num_samples for others), or make training.batch_size or "
     "training.eval_batch_size smaller"
 )
-_MOST_SAID = 1000  # characters: a stranger's file may have a name or a value of any length
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -76,7 +76,7 @@ def _run(words: list[str]) -> int:
         with _tidy_end() if verb in TIDY else contextlib.nullcontext():
             return tyro.cli(VERBS[verb], prog=f"nestruct {verb}", args=rest)
     except NestructError as error:
-        print(f"nestruct: {_printable(str(error))}", file=sys.stderr)
+        print(f"nestruct: {printable(str(error))}", file=sys.stderr)
         return 2 if isinstance(error, UsageError) else 1
     except KeyboardInterrupt:
         print("nestruct: stopped.", file=sys.stderr)
@@ -118,14 +118,6 @@ def _tidy_end() -> Iterator[None]:
         os.kill(os.getpid(), signal.SIGTERM)
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def _printable(text: str) -> str:
-    """One line without control characters: what a stranger's file says may be among it."""
-    plain = " ".join(text.split())
-    if len(plain) > _MOST_SAID:
-        plain = f"{plain[: _MOST_SAID // 2]} ... {plain[-_MOST_SAID // 2 :]}"
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in plain)
 
 
 def _help() -> str:

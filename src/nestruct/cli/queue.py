@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from nestruct.reports import read_run
 from nestruct.training.interrupt import catch_interrupt
+from nestruct.training.run import is_run
 from nestruct.wording import number
 
 _PATIENCE = 0.1  # seconds between looks at the processes
@@ -69,7 +70,7 @@ class Job:
             "nestruct",
             "train",
         ]
-        if (self.folder / "config.toml").exists():
+        if is_run(self.folder):
             steps = [] if self.max_steps is None else ["--max-steps", str(self.max_steps)]
             device = [] if self.device is None else ["--device", self.device]
             return [*train, "--resume", str(self.folder), *steps, *device]

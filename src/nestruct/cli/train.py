@@ -15,7 +15,7 @@ from nestruct.training import FitResult, Recipe, join_processes, read_config, re
 from nestruct.training import train as train_recipe
 from nestruct.training.join import COLLECTIVE_TIMEOUT
 from nestruct.training.recipes import apply_override, resolve_device
-from nestruct.training.run import compare_configs
+from nestruct.training.run import compare_configs, is_run
 from nestruct.wording import duration, number
 
 # What a recipe leaves to the number of its steps.
@@ -116,8 +116,9 @@ def _keep_length(tables: dict[str, Any], folder: Path) -> None:
 
     Rank 0 looks, and no other: a file may be seen on one node and not yet on another.
     """
-    there = (folder / "config.toml").exists()
-    if not first_rank_decides(float(there), torch.device(resolve_device(tables["device"]))):
+    if not first_rank_decides(
+        float(is_run(folder)), torch.device(resolve_device(tables["device"]))
+    ):
         return
     before = _read_run(folder)
     for table, names in _LENGTHS.items():
@@ -141,7 +142,9 @@ def _say(result: FitResult, folder: Path, metric: str) -> None:
         for name, first in result.initial.items():
             test = (result.test or {}).get(name)
             tested = "" if test is None else f", test {number(test)}"
-            print(f"  {name}: {number(first)} at first, {number(result.best[name])} kept{tested}")
+            if name in result.best:
+                kept = number(result.best[name])
+                print(f"  {name}: {number(first)} at first, {kept} kept{tested}")
     where = shlex.quote(str(folder))
     print(f"The run is in {folder}; see it with: nestruct report {where} -o page.html")
 

@@ -23,7 +23,7 @@ from nestruct.noise import Noise
 from nestruct.population import Layout
 from nestruct.population.evaluate import may_capture
 from nestruct.processes import world_size
-from nestruct.sharing import Share, shared_batch, sum_over_ranks
+from nestruct.sharing import Share, current_share, shared_batch, sum_over_ranks
 from nestruct.structures import nan_rows
 from nestruct.structures.solvers import num_solved
 
@@ -55,7 +55,7 @@ class Terms:
         """This rank's part of the mean over the whole batch; all losses; what all ranks solved."""
         counts = self._counts()
         mine = torch.stack([self.losses, counts.expand_as(self.losses)])
-        (losses, among), every_solved = share.whole_and_sum(mine, solved)
+        (losses, among), every_solved = share.whole_and_sum(mine, solved * share.counts)
         return self._mean(counts & share.counts, among > 0), losses, every_solved
 
     def _counts(self) -> Bool[Tensor, "..."]:
@@ -80,7 +80,6 @@ class Backpropagation(Estimator):
     """Base of the estimators that differentiate encoder and decoder; a subclass gives `terms`."""
 
     relaxes: ClassVar[bool] = False  # decodes relaxed structures, for which there are no shortcuts
-    _share: Share | None = None  # of the batch whose terms are computed
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -109,7 +108,7 @@ class Backpropagation(Estimator):
         """The derivative of the mean of all terms."""
         estimated = list(layout.parameters.values())
         targets = [*estimated, *self.parameters()]
-        share = self._share = Share.of(batch_size(batch))
+        share = Share.of(batch_size(batch))
         if share is not None:
             batch, noise = share.take(batch), noise.replace(example=share.rows(layout.device))
         with nan_rows(), torch.enable_grad(), shared_batch(share, noise, layout.device):
@@ -132,7 +131,8 @@ class Backpropagation(Estimator):
 
         For what compares examples within `terms`, such as a baseline; not differentiable.
         """
-        return values if self._share is None else self._share.whole(values)
+        share = current_share()
+        return values if share is None else share.whole(values)
 
     def hard_losses(
         self, model: StructuredModel, batch: Any, scores: Tensor, z: Tensor

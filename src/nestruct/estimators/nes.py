@@ -278,6 +278,7 @@ class NES(Estimator):
         loop = first_rank_decides(float(plan.mode == "loop"), layout.device)
         plan.mode = "loop" if loop else "vmap"
         plan.chunk = int(first_rank_decides(float(plan.chunk), layout.device))
+        plan.keep = bool(first_rank_decides(float(plan.keep), layout.device))
         self._plan = plan
 
     def _finish(self, model: nn.Module, batch: Any, noise: Noise) -> None:

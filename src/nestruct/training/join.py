@@ -20,6 +20,7 @@ import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
 from nestruct.errors import InputError, NestructError
+from nestruct.processes import is_lost_process
 
 COLLECTIVE_TIMEOUT = 600.0
 _JOINING = 600.0  # seconds: processes may start far apart, on a busy node
@@ -78,7 +79,7 @@ def join_processes(device: str = "auto", *, timeout: float = COLLECTIVE_TIMEOUT)
         if os.getppid() == agent or not _agent_has_store():
             _leave_together(store, rank, world)
     except RuntimeError as error:
-        if not _is_of_collectives(error):
+        if not is_lost_process(error):
             raise
         late = re.search("timed? ?out", str(error), re.IGNORECASE)
         what = f"did not answer for {timeout:g} seconds (--collective-timeout)"
@@ -168,8 +169,3 @@ def _missing(world: int) -> LostProcessError:
     return LostProcessError(
         f"Not all {world} processes of this run started within {_JOINING:g} seconds."
     )
-
-
-def _is_of_collectives(error: RuntimeError) -> bool:
-    """Whether torch could not reach another process; gloo raises plain RuntimeErrors."""
-    return isinstance(error, dist.DistError) or "gloo" in str(error).lower()

@@ -16,7 +16,7 @@ from nestruct.errors import NestructError, first_line, is_out_of_memory
 from nestruct.estimators import Estimator, StepReport
 from nestruct.models.hooks import HasAfterStep
 from nestruct.noise import Purpose, derive_seed
-from nestruct.processes import any_rank, first_rank_decides, world_size
+from nestruct.processes import any_rank, first_rank_decides, is_launched, is_lost_process
 from nestruct.training.details import note_details
 from nestruct.training.drawings import Drawings
 from nestruct.training.interrupt import catch_interrupt
@@ -54,7 +54,7 @@ class Loop:
         # A new run saves after its first step: where memory was short, that has changed the plan.
         self._saved_at = time.monotonic() if now.step else -math.inf
         self._restored = not self.session.begins  # and no step was made since
-        with catch_interrupt(twice=world_size() == 1) as interrupt:
+        with catch_interrupt(twice=not is_launched()) as interrupt:
             if self.validation is not None and now.initial is None:
                 if self.session.folder is not None and self.drawings is not None:
                     self.session.append("structures.jsonl", self.drawings.header())
@@ -94,7 +94,7 @@ class Loop:
             self.optimizer.step()
         except Exception as error:
             known = isinstance(error, NestructError) or is_out_of_memory(error)
-            if known or not self._restored:
+            if known or is_lost_process(error) or not self._restored:
                 raise
             raise NestructError(
                 f"The first step after the checkpoint failed ({first_line(error)}): it may be of "

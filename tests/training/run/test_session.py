@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import signal
 
 import pytest
 import torch
@@ -181,3 +182,39 @@ def test_a_killed_run_does_not_try_its_starts_again(tmp_path):
     train(run=tmp_path / "cut", first=first, resume=True, log_interval=1)
     assert len(calls) == 2
     assert_same_run(tmp_path / "whole", tmp_path / "cut")
+
+
+def test_a_run_goes_on_without_the_run_that_it_began_from(source, tmp_path):
+    gone = tmp_path / "gone"
+    shutil.copytree(source, gone)
+    train_recipe(recipe("training.max_steps=2"), tmp_path / "run", init_from=gone, progress=False)
+    shutil.rmtree(gone)
+    longer = recipe("training.max_steps=3")
+    result = train_recipe(longer, tmp_path / "run", init_from=gone, resume=True, progress=False)
+    assert result.step == 3
+
+
+def test_a_best_checkpoint_that_was_deleted_does_not_stand_in_the_way(tmp_path):
+    def stop(record):
+        if record["step"] == 2 and record["split"] == "train":
+            shutil.rmtree(tmp_path / "checkpoints" / "best")
+            signal.raise_signal(signal.SIGTERM)
+
+    assert fit(tmp_path, callbacks=[stop])[1].reason == "interrupted"
+    assert (tmp_path / "checkpoints" / "best").is_dir()
+    assert fit(tmp_path, resume=True)[1].reason == "finished"
+
+
+def test_a_run_goes_on_with_more_metrics_than_it_had(tmp_path):
+    def more(model, batch, noise):
+        loss = model.loss(batch, noise)
+        return {"loss": loss, "more": loss}
+
+    def stop(record):
+        if record["step"] == 2 and record["split"] == "train":
+            signal.raise_signal(signal.SIGTERM)
+
+    fit(tmp_path, callbacks=[stop], eval_interval=1)
+    fit(tmp_path, resume=True, metrics=more, max_steps=3, eval_interval=1)
+    result = fit(tmp_path, resume=True, metrics=more, eval_interval=1)[1]
+    assert (result.step, result.reason) == (4, "finished")

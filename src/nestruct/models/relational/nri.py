@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from nestruct.models.relational.compiled import compiled
 from nestruct.models.relational.pair_scores import off_diagonal, pair_scores, pair_scores_op
 from nestruct.models.relational.roll_out import roll_out, roll_out_op
-from nestruct.sharing import shares_examples
+from nestruct.sharing import current_share
 
 DIMENSIONS = 2  # coordinates of a position
 
@@ -21,7 +21,7 @@ def is_fast(module: "RelationalEncoder | RelationalDecoder", x: Tensor) -> bool:
 
     That way is one process's: it normalises over the batch at hand.
     """
-    return module.fused and module.training and x.is_cuda and not shares_examples()
+    return module.fused and module.training and x.is_cuda and current_share() is None
 
 
 class RelationalEncoder(nn.Module):

@@ -3,16 +3,26 @@
 from functools import partial
 from pathlib import Path
 
+import torch
+
 from nestruct.data.hooks import HasBaselines, HasDrawing
 from nestruct.errors import InputError
 from nestruct.models.hooks import HasNeedsStart
-from nestruct.processes import my_rank
+from nestruct.processes import first_rank_decides, my_rank
 from nestruct.training.fit import FitResult, fit
 from nestruct.training.recipes.build import build
 from nestruct.training.recipes.gap import WithSmoothingGap
 from nestruct.training.recipes.recipe import Recipe
 from nestruct.training.recipes.starts import try_starts
-from nestruct.training.run import check_is_free, fill_model, find_checkpoint, read_config
+from nestruct.training.run import (
+    check_is_free,
+    check_source,
+    fill_model,
+    find_checkpoint,
+    is_run,
+    read_config,
+)
+from nestruct.training.run.restore import newest_checkpoint
 from nestruct.training.tensorboard import TensorBoard
 
 
@@ -36,7 +46,8 @@ def train(
         progress: Whether to show progress.
     """
     settings = recipe.training
-    begins = not (resume and (Path(run) / "config.toml").exists())
+    there = resume and is_run(Path(run))
+    begins = not first_rank_decides(float(there), torch.device(recipe.device))
     if begins and my_rank() == 0:
         check_is_free(Path(run))  # before the data are made
     if init_from is not None and settings.num_starts > 1:
@@ -44,6 +55,9 @@ def train(
     experiment = build(recipe)
     model, data = experiment.model, experiment.data
     start = None
+    if init_from is not None and not begins and newest_checkpoint(Path(run))[0]:
+        check_source(Path(run), init_from)  # the run has what it began with
+        init_from = None
     if init_from is not None:
         start = read_config(Path(init_from)).get("model", {})
         fill_model(model, find_checkpoint(init_from, "best")[1].model, init_from)

@@ -16,7 +16,14 @@ from typing import Any
 import safetensors.torch
 
 from nestruct.errors import InputError, NestructError, first_line
-from nestruct.files import make_folder, move, remove_folder, sync_folder, write_synced
+from nestruct.files import (
+    make_folder,
+    move,
+    remove_file,
+    remove_folder,
+    sync_folder,
+    write_synced,
+)
 from nestruct.training.run.packing import pack, unpack
 from nestruct.training.run.state import Progress
 from nestruct.untrusted import memory, parse_json, read_file
@@ -164,7 +171,7 @@ def discard_damaged(path: Path) -> None:
         except NestructError:
             remove_folder(path)
     elif path.exists() or path.is_symlink():
-        path.unlink()
+        remove_file(path)
 
 
 def first_good(folder: Path, names: list[str]) -> tuple[Checkpoint | None, list[str]]:

@@ -12,7 +12,7 @@ from typing import Any
 import tomli_w
 
 from nestruct.errors import InputError, NestructError
-from nestruct.files import make_folder, remove_folder, sync_folder, write_whole
+from nestruct.files import make_folder, remove_file, remove_folder, sync_folder, write_whole
 from nestruct.training.run.checkpoint import (
     Checkpoint,
     discard_damaged,
@@ -131,13 +131,17 @@ class RunFolder:
             if not (self.path / "checkpoints" / name).is_dir():
                 self.deleted.add(f"checkpoints/{name}")
 
+    def is_changed(self) -> bool:
+        """True if ``config.toml`` is not what this training wrote or read there."""
+        return _content(self.path / "config.toml") != self.config.encode()
+
     def undo(self) -> None:
         """Removes the files of a run that failed before it began, and the folder if it is empty."""
         with contextlib.suppress(OSError):
-            (self.path / "config.toml").unlink(missing_ok=True)  # first: the folder is no run then
+            remove_file(self.path / "config.toml")  # first: the folder is no run then
             remove_folder(self.path / "checkpoints")
             for name in (*LOGS, "environment.json", ".lock"):
-                (self.path / name).unlink(missing_ok=True)
+                remove_file(self.path / name)
             self.path.rmdir()
 
     def close(self) -> None:

@@ -22,7 +22,7 @@ log = logging.getLogger("nestruct")
 _LENGTH = ("max_steps", "max_epochs")
 _MEANS = ("checkpoint_seconds", "log_interval", "eval_interval", "eval_batch_size")
 _ROOM = ("chunk_size", "memory_budget", "graph")  # where another GPU has less of it
-_FREE = {
+FREE = {
     *("title", "device"),
     *(f"training.{name}" for name in (*_LENGTH, *_MEANS)),
     *(f"estimator.{name}" for name in _ROOM),
@@ -133,7 +133,7 @@ def compare_configs(old: dict[str, Any], new: dict[str, Any]) -> None:
     changes = [
         f"{key} {value}, not {after.get(key, 'none')}"
         for key, value in before.items()
-        if key not in _FREE and value != after.get(key, "none")
+        if key not in FREE and value != after.get(key, "none")
     ]
     if changes:
         raise InputError(

@@ -12,7 +12,13 @@ from torch import nn
 
 from nestruct.errors import InputError
 from nestruct.estimators import Estimator
-from nestruct.processes import first_rank_decides, my_rank, wait_for_all, world_size
+from nestruct.processes import (
+    first_rank_decides,
+    is_launched,
+    my_rank,
+    wait_for_all,
+    world_size,
+)
 from nestruct.training.run.checkpoint import Checkpoint, checksum_of
 from nestruct.training.run.environment import describe_environment
 from nestruct.training.run.folder import RunFolder, check_is_free, is_run, read_config
@@ -80,7 +86,7 @@ class Session:
         start = None if self.path is None else _describe_start(self.path, model, init_from)
         try:
             if self.path is not None and my_rank() == 0:
-                self.folder = RunFolder(self.path, config, _PATIENCE if world_size() > 1 else 0.0)
+                self.folder = RunFolder(self.path, config, _PATIENCE if is_launched() else 0.0)
                 if not self.continues:
                     about = describe_environment(self.device, world_size())
                     self.folder.create(about | {"kind": estimator.kind, "start": start})
@@ -206,12 +212,13 @@ class Session:
             best = folder.path / "checkpoints" / "best"
             if self.best_model is not None and not best.is_dir():
                 # Its optimizer is lost: nothing can go on from it, but it can be used.
-                loop = dataclasses.asdict(self.now) | {"step": self.now.best_step}
+                then = {"step": self.now.best_step, "reason": None, "test": None}
+                loop = dataclasses.asdict(self.now) | then | {"whole_logs": None}
                 self.write("best", Checkpoint(self.best_model, {}, {}, loop))
+            if folder.is_changed():
+                notes.append("config.toml was changed while training, which went on as it began.")
         for name in sorted(folder.deleted):
             notes.append(f"{name} was deleted or replaced while training: it was written again.")
-        if (folder.path / "config.toml").read_bytes() != folder.config.encode():
-            notes.append("config.toml was changed while training, which went on as it began.")
         return notes
 
 

@@ -55,12 +55,6 @@ class Progress:
             raise InputError("a run that was interrupted has not ended")
         if not 1 <= now.threads <= MOST_THREADS:
             raise InputError(f"threads must be from 1 to {MOST_THREADS}, got {now.threads}")
-        if (
-            now.initial is not None
-            and now.best is not None
-            and now.initial.keys() != now.best.keys()
-        ):
-            raise InputError("the first and the best evaluation have different metrics")
         return now
 
 

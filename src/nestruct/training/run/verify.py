@@ -2,6 +2,8 @@
 
 import hashlib
 import logging
+import os
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -9,16 +11,20 @@ from nestruct.errors import InputError
 from nestruct.training.run.checkpoint import Checkpoint
 from nestruct.training.run.folder import read_config
 from nestruct.training.run.log import compare_lines
+from nestruct.training.run.restore import FREE
 from nestruct.training.run.state import LOGS
 from nestruct.untrusted import MOST_LOG_BYTES, parse_json, parse_toml, read_file
-from nestruct.wording import flatten
+from nestruct.wording import flatten, printable
 
 log = logging.getLogger("nestruct")
 
 
 def warn_if_changed(run: str | Path, found: Checkpoint) -> None:
-    """Says which settings of a run were changed after it had been trained."""
-    changed = what_changed(Path(run), found.config)
+    """Says which settings of a run were changed after it had been trained.
+
+    Those that a longer training may change are none: the best checkpoint is older than they are.
+    """
+    changed = what_changed(Path(run), found.config, but=FREE)
     if changed:
         log.warning(
             "%s was changed after the checkpoint of step %d: %s. The model that was trained may "
@@ -27,20 +33,21 @@ def warn_if_changed(run: str | Path, found: Checkpoint) -> None:
         )
 
 
-def what_changed(run: Path, saved: str | None) -> list[str]:
+def what_changed(run: Path, saved: str | None, but: Collection[str] = ()) -> list[str]:
     """Settings in a run's ``config.toml`` that are not those of its checkpoint.
 
     Args:
         run: The run folder.
         saved: The text of ``config.toml`` that the checkpoint holds; None if it holds none.
+        but: Settings that may differ.
     """
     if saved is None:
         return []
     before, after = flatten(saved_config(saved)), flatten(read_config(run))
     changed = [
-        f"{key} is {after.get(key, 'not there')}, was {before.get(key, 'not there')}"
+        printable(f"{key} is {after.get(key, 'not there')}, was {before.get(key, 'not there')}")
         for key in {**before, **after}
-        if before.get(key) != after.get(key)
+        if key not in but and before.get(key) != after.get(key)
     ]
     return changed[:5] + ([f"and {len(changed) - 5} others"] if len(changed) > 5 else [])
 
@@ -53,6 +60,18 @@ def saved_config(text: str) -> dict[str, Any]:
         raise InputError(
             "The configuration in the checkpoint cannot be read: use another one."
         ) from None
+
+
+def check_source(run: Path, init_from: str | Path) -> None:
+    """Raises where a run began with the parameters of another one than is named now."""
+    source = read_start(run).get("init_from")
+    if source != os.path.relpath(init_from, run):
+        other = printable(os.path.normpath(run / str(source)))
+        whose = "its own" if source is None else f"those of {other}"
+        raise InputError(
+            f"{run} did not begin with the parameters of {init_from}, but with {whose}: start "
+            "another run."
+        )
 
 
 def check_files(run: Path, state: dict[str, Any]) -> list[str]:
