@@ -110,3 +110,11 @@ def test_what_is_refused_at_its_first_step_leaves_no_run(tmp_path, capsys, optio
     assert status != 0
     assert reason in err
     assert not (tmp_path / "a").exists()
+
+
+def test_a_long_evaluation_shows_that_it_lives(parser, capsys, monkeypatch):
+    monkeypatch.setattr("nestruct.cli.life._SILENCE", 0.001)
+    status, out, err = said(capsys, "evaluate", parser, "--json")
+    assert status == 0
+    assert json.loads(out)["step"] > 0
+    assert err.startswith("Evaluating for ")

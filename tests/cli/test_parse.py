@@ -201,7 +201,7 @@ def test_a_signal_leaves_no_file(phases, tmp_path):
 
 
 def test_a_long_parse_shows_that_it_lives(phases, tmp_path, capfd, monkeypatch):
-    monkeypatch.setattr(sys.modules["nestruct.cli.parse"], "_SILENCE", 0.01)
+    monkeypatch.setattr("nestruct.cli.life._SILENCE", 0.01)
     path = tmp_path / "a.conllu"
     path.write_bytes(bytes(sentence_of(["banoun"] * 520, range(520), ["a"] * 520)) * 2)
     assert run("parse", phases / "parser", path, "-o", tmp_path / "b.conllu") == 0

@@ -1,15 +1,17 @@
 """``nestruct evaluate``: how good a trained model is."""
 
 import json
+import time
 from typing import Annotated, Literal
 
 from tyro.conf import arg
 
 from nestruct.cli.arguments import Flag, Number, RunFolder
+from nestruct.cli.life import signs_of_life
 from nestruct.errors import InputError
 from nestruct.training import evaluate_file, evaluate_run
 from nestruct.training.run import finite
-from nestruct.wording import number
+from nestruct.wording import duration, number
 
 
 def evaluate(
@@ -47,10 +49,12 @@ def evaluate(
         raise InputError(f"{option} is about the examples of a file: say which with --file.")
     split = split or "test"
     kept = {"checkpoint": checkpoint, "device": device}
-    if file is None:
-        step, values = evaluate_run(run, split=split, **kept)
-    else:
-        step, values = evaluate_file(run, file, skip_bad=skip_bad, max_words=max_words, **kept)
+    began = time.monotonic()
+    with signs_of_life(lambda: f"Evaluating for {duration(time.monotonic() - began)} so far."):
+        if file is None:
+            step, values = evaluate_run(run, split=split, **kept)
+        else:
+            step, values = evaluate_file(run, file, skip_bad=skip_bad, max_words=max_words, **kept)
     if as_json:
         on = {"split": split} if file is None else {"file": file}
         print(json.dumps({"run": run.name, **on, "step": step, **finite(values)}))

@@ -1,21 +1,17 @@
 """``nestruct parse``: dependency trees for a CoNLL-U file."""
 
-import contextlib
 import sys
-import threading
-from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
 from nestruct.cli.arguments import Flag, MaxWords, RunFolder
+from nestruct.cli.life import signs_of_life
 from nestruct.data.treebank import MAX_WORDS, Reader
 from nestruct.errors import InputError
 from nestruct.models import ParserVAE
 from nestruct.models.parser.files import Parsed, parse_file
 from nestruct.training import load
-
-_SILENCE = 10.0  # seconds of work after which a person wants to know that it goes on
 
 
 def parse(
@@ -49,27 +45,10 @@ def parse(
         )
     reader = Reader(file, trees=False, skip_bad=skip_bad, max_words=max_words)
     done = Parsed()
-    with _signs_of_life(done):
+    with signs_of_life(lambda: f"Parsed {done} so far." if done.at_work else None):
         parse_file(model, reader, output, done)
     left = "it is" if reader.num_bad == 1 else "they are"
     bad = f"; {reader.num_bad} malformed left as {left}" if reader.num_bad else ""
     bad += f" ({reader.first_bad.removesuffix('.')})" if reader.first_bad else ""
     print(f"Parsed {done}{bad}.", file=sys.stderr)
     return 0
-
-
-@contextlib.contextmanager
-def _signs_of_life(done: Parsed) -> Iterator[None]:
-    """Says now and then how far it is, also while one long sentence takes its time."""
-    ended = threading.Event()
-
-    def watch() -> None:
-        while not ended.wait(_SILENCE):
-            if done.at_work:
-                print(f"Parsed {done} so far.", file=sys.stderr, flush=True)
-
-    threading.Thread(target=watch, daemon=True).start()
-    try:
-        yield
-    finally:
-        ended.set()
