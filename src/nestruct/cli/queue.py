@@ -75,7 +75,8 @@ class Job:
             device = [] if self.device is None else ["--device", self.device]
             return [*train, "--resume", str(self.folder), *steps, *device]
         first = [] if self.after is None else ["--init-from", str(self.after.folder)]
-        return [*train, *self.words, "--run-dir", str(self.folder), *first]
+        option = "--run" if self.processes == 1 else "--run-dir"  # torchrun has a --run too
+        return [*train, *self.words, option, str(self.folder), *first]
 
     def outcome(self, status: int) -> str:
         """How the run ended, in a few words."""

@@ -109,7 +109,6 @@ class Vocabulary:
             words, counts = values["words"], values["counts"]
             right = (
                 all(type(v) is kind for name, kind in kinds.items() for v in values[name])
-                and words[:2] == _RESERVED
                 and len(set(words)) == len(words)
                 and type(num_outputs) is int
                 and 2 <= len(counts) <= num_outputs <= len(words)
