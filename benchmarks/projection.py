@@ -105,7 +105,7 @@ def projection_table(*measured: Data) -> str:
                     *(f"{alone / time:.1f}" for time in both),
                 ]
             )
-    return numeric([*columns, "speed-up, network ten times slower"], lines)
+    return numeric([*columns, "speed-up, slow network"], lines)
 
 
 def wire_table(data: Data) -> str:
