@@ -325,6 +325,20 @@ def test_the_published_loss_by_hand():
     torch.testing.assert_close(found["loss"], model.loss(BATCH, NOISE))
 
 
+def test_the_open_loop_loss_predicts_all_from_the_first_positions():
+    model = small(num_rollout_steps=1, open_loop=True).eval()
+    found = model.metrics(BATCH, NOISE)
+    scores = model.encode(BATCH)
+    z = model.structure.argmax(scores + NOISE.gumbel(scores))
+    all_steps = small(num_rollout_steps=model.num_times - 1).eval()
+    all_steps.load_state_dict(model.state_dict())
+    kl = (scores + torch.exp(-scores) - 1).sum(1)
+    torch.testing.assert_close(
+        found["loss_open_loop"], (2 * kl - all_steps.decode(BATCH, z)) / 4, check_dtype=False
+    )
+    assert not torch.equal(found["loss_open_loop"], found["loss_published"])
+
+
 def test_structures():
     assert repr(small().structure) == "SpanningTree(4)"
     subset = small(structure="k-subset")

@@ -56,6 +56,7 @@ class RelationalVAE(StructuredModel):
             names before training; all weights stay free.
         fused: Whether training takes the fast way on a GPU, which rounds more; see
             `RelationalDecoder`. Evaluation never does.
+        open_loop: Whether `metrics` also has the loss of predicting all positions from the first.
 
     Example:
         >>> import torch, nestruct
@@ -84,6 +85,7 @@ class RelationalVAE(StructuredModel):
         score_scale: float = 1.0,
         pull: float = 0.0,
         fused: bool = False,
+        open_loop: bool = False,
     ) -> None:
         super().__init__()
         owner = "RelationalVAE"
@@ -113,6 +115,7 @@ class RelationalVAE(StructuredModel):
         )
         self.variance = variance
         self.score_scale = score_scale
+        self.open_loop = open_loop
         self.kl = divergence
         self.kl_weight = kl_weight
         self.encoder = RelationalEncoder(
@@ -192,15 +195,22 @@ class RelationalVAE(StructuredModel):
         """What every model reports (loss, F1), and ``loss_published``: the published -ELBO.
 
         That is per node: one step ahead at a time, at one perturb-and-MAP sample, with the Gumbel
-        KL of the directed edges, so every edge counts twice there. Trees, and any ``n - 1`` pairs,
-        have as many edges as the truth, so F1 is precision and recall too.
+        KL of the directed edges, so every edge counts twice there. ``loss_open_loop``, where it is
+        asked for, is the same but for its predictions: all from the first positions. Trees, and any
+        ``n - 1`` pairs, have as many edges as the truth, so F1 is precision and recall too.
         """
         scores = self.encode(batch)
-        with hard_structures():
-            reconstruction = self._log_likelihood(batch, self._perturb(batch, scores, noise), 1)
         kl = 2 * DIVERGENCES["gumbel"](self.structure, scores)
-        published = {"loss_published": (kl - reconstruction) / self.num_nodes}
-        return super().metrics(batch, noise) | published
+        steps = {"loss_published": 1}
+        if self.open_loop:
+            steps["loss_open_loop"] = self.num_times - 1
+        with hard_structures():
+            z = self._perturb(batch, scores, noise)
+            found = {
+                name: (kl - self._log_likelihood(batch, z, ahead)) / self.num_nodes
+                for name, ahead in steps.items()
+            }
+        return super().metrics(batch, noise) | found
 
     def _positions(self, batch: Any) -> Float[Tensor, "batch nodes times 2"]:
         x = observed(batch)

@@ -41,6 +41,11 @@ PAPER_METRICS = {
         derive=_elbo,
     ),
     "loss_published": Metric(label="ELBO without its sign", hidden=True),
+    "loss_open_loop": Metric(
+        label="open-loop loss",
+        note="The open-loop loss is the published one, without its sign turned, but with all "
+        "positions predicted from the first.",
+    ),
     "loss_mode": Metric(
         label="loss at the most likely category",
         note="The paper's ELBO is minus the loss at the most likely category.",
