@@ -293,7 +293,8 @@ def lose_the_agent_with_the_store(trial: Trial) -> None:
     first, second = trial.start_two()
     trial.wait_for_line(trial.draw.randrange(1, STEPS - 20))
     first.kill()
-    second.wait(PATIENCE)
+    for agent in (first, second):
+        agent.wait(PATIENCE)
     trial.agents.clear()
     trial.start_two()
     trial.finish()
