@@ -11,6 +11,7 @@ import lzma
 import os
 import struct
 import tarfile
+import tempfile
 import zipfile
 from collections.abc import Callable
 from functools import partial
@@ -68,7 +69,7 @@ def _archives():
     members: dict[str, list] = {
         "a path up": [*good, member("../outside/thesis.txt", b"gone")],
         "a path up inside": [*good, member("run/../../outside/thesis.txt", b"gone")],
-        "an absolute path": [*good, member("/tmp/config.toml", b"gone")],
+        "an absolute path": [*good, member(f"{tempfile.gettempdir()}/config.toml", b"gone")],
         "a link": [*good, member("run/environment.json", **link)],
         "a link to a folder": [member("run", **(link | {"linkname": "../outside"})), *good],
         "a hard link": [*good, member("run/environment.json", **hard)],
