@@ -65,7 +65,7 @@ def join_processes(device: str = "auto", *, timeout: float = COLLECTIVE_TIMEOUT)
     if on_gpu:
         torch.cuda.set_device(torch.device(device))
     agent = os.getppid()
-    _stop_when_orphaned(agent)
+    _stop_with_agent(agent)
     try:
         store, rank, world = _agree()
         dist.init_process_group(
@@ -149,7 +149,7 @@ def _wait_for(store: dist.Store, keys: Sequence[str], seconds: float) -> bool:
     return True
 
 
-def _stop_when_orphaned(agent: int) -> None:
+def _stop_with_agent(agent: int) -> None:
     """Sends SIGTERM to this process once torchrun's agent, which started it, is gone."""
 
     def watch() -> None:
