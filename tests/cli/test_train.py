@@ -125,3 +125,16 @@ def test_going_on_takes_the_start_that_the_run_began_with(tmp_path, capsys):
     assert "Continuing at step 1." in capsys.readouterr().out
     assert continue_(folder, "--max-steps", 3, "--init-from", run_b) == 1
     assert "did not begin with the parameters of" in capsys.readouterr().err
+
+
+def test_a_run_without_its_config_goes_on_by_both_commands(tmp_path, capsys):
+    folder = tmp_path / "run"
+    assert continue_(folder, "--max-steps", 2) == 0
+    before = (folder / "config.toml").read_bytes()
+    (folder / "config.toml").unlink()
+    assert continue_(folder, "--max-steps", 2) == 0
+    assert "This run finished at step 2" in capsys.readouterr().out
+    assert run("train", "--resume", folder, "--max-steps", 3) == 0
+    assert "Continuing at step 2." in capsys.readouterr().out
+    after = (folder / "config.toml").read_bytes()
+    assert after == before.replace(b"max_steps = 2", b"max_steps = 3")
