@@ -49,6 +49,8 @@ FROM_FILES: dict[str, tuple[str, ...]] = {
     "table3-nes": (*IMAGES, "estimator.population_size=6"),
     "table3-nes-revival": (*IMAGES, *REVIVAL, "estimator.population_size=6"),
     "table3-sst": IMAGES,
+    "table3-reinforce": IMAGES,
+    "table3-exact": IMAGES,
     "unstructured-gsm": IMAGES,
     "unstructured-nes": (*IMAGES, "estimator.population_size=6"),
     "unstructured-unbiased": IMAGES,
