@@ -100,6 +100,10 @@ CASES["Reinforce, a Markov chain"] = (
     partial(estimator, "Reinforce", law="gibbs", sampler="mcmc", num_mcmc_steps=5),
     partial(problem, "Reinforce"),
 )
+CASES["NVIL, as published"] = (
+    partial(estimator, "NVIL", averages="residuals"),
+    partial(problem, "NVIL"),
+)
 CASES["StructureNES, gibbs"] = (
     partial(estimator, "StructureNES", covariance="gibbs"),
     partial(problem, "StructureNES"),

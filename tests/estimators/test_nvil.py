@@ -79,6 +79,33 @@ def test_the_moving_averages():
     assert float(state["variance"]) == pytest.approx(0.9 * 6.25 + 0.1 * spread)
 
 
+def test_the_published_averages_are_of_what_the_network_leaves():
+    """Mnih and Gregor's Algorithm 1: the averages move first, and count the present step."""
+    model, batch = toys.vae(), toys.bits(5, 6)
+    estimator = talkative(model, batch, ema_decay=0.9, averages="residuals")
+    network = estimator._network
+    z = model.sample(batch, 1, Noise(seed=4, step=2))[0]
+    scores = model.encode(batch)
+    loss = model.loss_at(batch, scores, z)
+    left = loss.detach() - network(batch)[:, 0]
+    mean = 0.9 * 3 + 0.1 * left.detach().mean()
+    variance = 0.9 * 6.25 + 0.1 * left.detach().var(correction=0)
+    signal = (left - mean) / variance.sqrt()
+    steps = torch.autograd.grad((signal.detach() * left).mean(), estimator.parameters())
+    estimator.backward(model, batch, seed=4, step=2)
+    for parameter, gradient in zip(estimator.parameters(), steps, strict=True):
+        torch.testing.assert_close(parameter.grad, gradient)
+    gumbel = Noise(seed=4, step=2).replace(stream=torch.tensor([[0]])).gumbel(scores)[0]
+    chance = ((1 - torch.exp(-gumbel)) * scores).flatten(1).sum(-1)
+    bias = model.encoder[-1].bias
+    whole = loss.mean() + ((left - mean).detach() * chance).mean()
+    expected = torch.autograd.grad(whole, bias)[0] / variance.sqrt()
+    torch.testing.assert_close(bias.grad, expected)
+    state = estimator.state_dict()
+    assert float(state["mean"]) == pytest.approx(float(mean))
+    assert float(state["variance"]) == pytest.approx(float(variance))
+
+
 def test_a_small_deviation_stretches_nothing():
     model, batch = toys.vae(), toys.bits(5, 6)
     gradients = []

@@ -7,7 +7,7 @@ each differentiates the terms of its own, over the number of all, and the gradie
 
 from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
@@ -38,12 +38,14 @@ class Terms:
         sampled: ``[*samples, batch]``, what is averaged over samples and examples; the losses when
             None.
         each: ``[batch]``, what is averaged over examples besides.
+        noted: Statistics of the estimator's own, for its `_adapt`.
     """
 
     losses: Tensor
     counts: Tensor | None = None
     sampled: Tensor | None = None
     each: Tensor | None = None
+    noted: Stats = field(default_factory=dict)
 
     def mean(self) -> Float[Tensor, ""]:
         """The mean over what counts: its derivative is the estimate."""
@@ -121,7 +123,7 @@ class Backpropagation(Estimator):
                 value, losses, counted["solved"] = terms.mean_over_ranks(share, solved)
             found = torch.autograd.grad(value, targets, materialize_grads=True)
         gradients = sum_over_ranks(found)
-        stats = summarise(losses, gradients[: len(estimated)]) | counted
+        stats = summarise(losses, gradients[: len(estimated)]) | counted | terms.noted
         # A step without a gradient is one without a move: not the end of the model.
         finite = stats["norm"].isfinite()
         return [torch.where(finite, gradient, 0.0) for gradient in gradients], stats

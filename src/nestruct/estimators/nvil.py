@@ -36,12 +36,15 @@ class NVIL(Reinforce):
     estimate is unbiased whatever the network says. They are averages of the losses themselves, and
     the network's answer is in units of s: the authors' are averages of what the network leaves,
     with which such units run away, and without which the network has to grow to the size of the
-    losses first. And the whole gradient of the encoder is divided by s, its divergence included,
-    which else would count s times as much as it should.
+    losses first. ``averages="residuals"`` is the authors' way: the signal is (loss - C(x) - c) / s,
+    c and s follow what the network leaves, and the present step is among what they have seen. In
+    both ways the whole gradient of the encoder is divided by s, its divergence included, which else
+    would count s times as much as it should.
 
     Args:
         num_samples: Draws of the structure per example, decoded together.
         hidden_size: The width of the network's hidden layer.
+        averages: Of what c and s are moving averages: ``losses``, or ``residuals``, as published.
         ema_decay: How much of the moving averages stays at each step.
 
     Example:
@@ -57,6 +60,7 @@ class NVIL(Reinforce):
 
     num_samples: int = 1
     hidden_size: int = 100
+    averages: Literal["losses", "residuals"] = "losses"
     baseline: Literal["multi_sample", "batch", "ema"] = field(default="ema", init=False)
     _variance: Tensor = field(
         default_factory=lambda: torch.tensor(math.nan, dtype=torch.float64), init=False, repr=False
@@ -101,13 +105,21 @@ class NVIL(Reinforce):
         z, log_chance = self._draw(model, batch, scores, noise)
         losses, counts = self.hard_losses(model, batch, scores, z)
         cost = torch.where(counts, losses.detach(), 0.0)
-        everyone = self._of_everyone(cost, counts)
-        deviation = self._deviation(*everyone)
-        advantage = cost - self._baseline(cost, *everyone) - deviation * self._predict(batch)
+        if self.averages == "losses":
+            everyone, noted = self._of_everyone(cost, counts), {}
+            deviation = self._deviation(*everyone)
+            advantage = cost - self._baseline(cost, *everyone) - deviation * self._predict(batch)
+            error = (advantage / deviation).square() / 2
+        else:
+            residual = torch.where(counts, cost - self._predict(batch), 0.0)
+            noted = self._moments(*self._of_everyone(residual.detach(), counts))
+            deviation = noted["variance"].sqrt().clamp(min=1).to(cost.dtype)
+            advantage = residual - noted["mean"].to(cost.dtype)
+            error = advantage.square() / (2 * deviation)
         if scores.requires_grad:
             scores.register_hook(lambda gradient: gradient / deviation)
-        error = (advantage / deviation).square() / 2
-        return Terms(losses, counts, sampled=losses + advantage.detach() * log_chance + error)
+        sampled = losses + advantage.detach() * log_chance + error
+        return Terms(losses, counts, sampled=sampled, noted=noted)
 
     def state_dict(self) -> dict[str, Any]:
         """Both moving averages, and the network where there is one."""
@@ -143,10 +155,23 @@ class NVIL(Reinforce):
         variance = torch.where(self._variance.isnan(), own, self._variance)
         return variance.sqrt().clamp(min=1).to(cost.dtype)
 
+    def _moments(self, residual: Tensor, counts: Tensor) -> Stats:
+        """Moving mean and variance of what the network leaves, the present step included."""
+        mean = masked_mean(residual, counts)
+        variance = masked_mean((residual - mean).square(), counts)
+        return {
+            "mean": self._moved(self._mean, mean),
+            "variance": self._moved(self._variance, variance),
+        }
+
     def _captured(self) -> list[Any]:
         tensors = [self._variance, *self.parameters()]
         return [*super()._captured(), *(tensor.data_ptr() for tensor in tensors)]
 
     def _adapt(self, stats: Stats) -> None:
-        super()._adapt(stats)
-        self._follow(self._variance, stats["std"].square())
+        if self.averages == "residuals":
+            self._mean.copy_(stats["mean"])
+            self._variance.copy_(stats["variance"])
+        else:
+            super()._adapt(stats)
+            self._follow(self._variance, stats["std"].square())

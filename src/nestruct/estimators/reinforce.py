@@ -178,7 +178,11 @@ class Reinforce(Backpropagation):
             self._follow(self._mean, stats["loss"])
 
     def _follow(self, average: Tensor, value: Tensor) -> None:
-        """Moves an exponential average on; its first value is the first seen."""
+        """Moves an exponential average on, in place."""
+        average.copy_(self._moved(average, value))
+
+    def _moved(self, average: Tensor, value: Tensor) -> Tensor:
+        """An exponential average after one more value; the first seen is its first."""
         moved = self.ema_decay * average + (1 - self.ema_decay) * value
         moved = torch.where(average.isnan(), value, moved)
-        average.copy_(torch.where(value.isfinite(), moved, average))
+        return torch.where(value.isfinite(), moved, average)
