@@ -33,7 +33,7 @@ def runs(tmp_path_factory):
     few += ["training.max_steps=3", "training.eval_interval=3", "training.log_interval=1"]
     own = ["estimator.population_size=4", "scheduler.name=CosineAnnealingLR"]
     assert run("train", "graph-layout-tiny", "--run", folder / "nes", *few, *own) == 0
-    own = ["--device", "cpu", "data.num_nodes=4", "model.hidden_size=16"]
+    own = ["--device", "cpu", "data.num_nodes=4", "model.hidden_size=16", "training.num_starts=1"]
     assert run("train", "table1-nvil", "--run", folder / "nvil", *few, *own) == 0
     own = ["data.num_train=16", "data.num_dev=8", "data.num_target=8", "training.max_epochs=1"]
     assert run("train", "parser-tiny", "--run", folder / "parser", *own) == 0

@@ -33,9 +33,8 @@ def reproduce(
 
     What was done before is skipped, what was stopped goes on: the same command continues. WHAT is
     table1, table2, table3, figure2, figure-unstructured, figure-sigma, figure-bound, or all; or
-    what our pages show beside them: table1-beside, table2-rates, table2-settings, table2-public,
-    table3-beside, table3-revival, figure-unstructured-beside. Tables 2 and 3 and the figures but
-    figure2 read data sets: see `nestruct data list`.
+    what our pages show beside them, such as table1-pull: a wrong name lists all. Tables 2 and 3 and
+    the figures but figure2 read data sets: see `nestruct data list`.
 
     Args:
         what: What to reproduce.
