@@ -18,50 +18,49 @@ from table_data import (
     summary,
 )
 
+from nestruct.training.recipes.plan import read_plan
 from nestruct.wording import count, duration
 
-# Row of the table: the paper's name of the method, the runs of either column without their seeds.
-ROWS: dict[str, tuple[str, str, str]] = {
-    "REINFORCE, batch": ("REINFORCE (batch)", "reinforce-batch", "k-reinforce-batch"),
-    "REINFORCE, EMA": ("REINFORCE (EMA)", "reinforce-ema", "k-reinforce-ema"),
-    "REINFORCE, multi-sample": ("REINFORCE (multi-sample)", "reinforce-8", "k-reinforce-4"),
-    "NVIL": ("NVIL", "nvil", "k-nvil"),
-    "SST": ("SST", "sst", "k-sst"),
-    "NES": ("NES", "nes", "k-nes"),
-    "NES, a minibatch per pair": ("", "nes-per-pair", "k-nes-per-pair"),
-    "ScoreNES": ("", "score-nes", "k-score-nes"),
-    "StructureNES": ("", "structure-nes", "k-structure-nes"),
-    "StructureNES without the pull, four starts": (
-        *("", "structure-nes-4-starts", "k-structure-nes-4-starts"),
+# Groups of rows with one protocol each: what their runs are called, and what the protocol is.
+GROUPS = {
+    "no prior knowledge": (
+        *("", "**No prior knowledge**: one step ahead, the best of four starts, 20,000 steps"),
     ),
-    "SST with one step, without the pull, four starts": (
-        *("", "sst-1-step-4-starts", "k-sst-1-step-4-starts"),
-    ),
+    "pull": ("pull-", "**With the pull** †: one start, 12,000 steps, SST three steps ahead"),
+    "published": ("published-", "**The paper's protocol** †: no pull, one start"),
 }
-LONG = {
-    "REINFORCE, multi-sample": "REINFORCE, multi-sample (ours: 8; 4 for n-1 edges)",
-    "NES": "NES (ours: 1,000 of the paper's 50,000 steps)",
+# A row of a group: what the paper calls the method, what its runs are called.
+METHODS: dict[str, tuple[str, str]] = {
+    "StructureNES": ("", "structure-nes"),
+    "SST": ("SST", "sst"),
+    "SST, temperature 0.5": ("", "sst-cold"),
+    "ScoreNES": ("", "score-nes"),
+    "REINFORCE, 8 samples": ("REINFORCE (multi-sample)", "reinforce-8"),
+    "REINFORCE, 4 samples": ("REINFORCE (multi-sample)", "reinforce-4"),
+    "REINFORCE, 2 samples": ("REINFORCE (multi-sample)", "reinforce-2"),
+    "REINFORCE, 8 samples of the Gibbs law": ("", "reinforce-gibbs-8"),
+    "REINFORCE, EMA": ("REINFORCE (EMA)", "reinforce-ema"),
+    "REINFORCE, batch": ("REINFORCE (batch)", "reinforce-batch"),
+    "NVIL": ("NVIL", "nvil"),
+    "NVIL, its authors' averages": ("", "nvil-residuals"),
+    "NES": ("NES", "nes"),
+    "NES, a minibatch per pair": ("", "nes-per-pair"),
+    "NES, a minibatch per pair, 90,000 steps": ("", "nes-per-pair-long"),
+    "NES, a minibatch per pair, ranks": ("", "nes-per-pair-ranks"),
+    "NES, 2,400 members, 2 examples per pair": ("", "nes-pairs-of-2"),
 }
-BEST = "StructureNES"
+PLANS = {"no prior knowledge": "table1", "pull": "table1-pull", "published": "table1-published"}
+# A row that stands for less than its plan has.
+SHORT = {("published", "NES"): "NES, 1,000 of the 50,000 steps"}
 COLUMNS = ("spanning-tree", "k-subset")
 METRICS = ("f1_sample", "f1_map", "loss_published")
-REACHED = {  # the rows of "cost to target"
-    "REINFORCE, EMA": ("reinforce-ema",),
-    "REINFORCE, 2 samples": ("reinforce-2",),
-    "REINFORCE, 4 samples": ("reinforce-4",),
-    "REINFORCE, 8 samples": ("reinforce-8",),
-    "SST": ("sst",),
-    "ScoreNES": ("score-nes",),
-    "StructureNES": ("structure-nes",),
-    "NES, a minibatch per pair": ("nes-per-pair",),
-    "REINFORCE, batch; NVIL": ("reinforce-batch", "nvil"),
-}
+OPEN_LOOP = "loss_open_loop"  # runs before aef9171 lack it
 TARGETS = (
     *(("f1_sample", 0.80), ("f1_sample", 0.90), ("f1_sample", 0.95)),
     *(("elbo", -1500.0), ("elbo", -1080.0), ("elbo", -500.0)),
 )
 CURVE = (500, 2000, 5000, 9000, 10000, 10500, 12000, 20000, 29500, 34000)
-CUT = "nes-per-pair-s0"
+CUT = "pull-nes-per-pair-s0"
 GOOD_START = 0.86  # F1 after 1,000 steps; the others are below 0.4
 
 
@@ -72,21 +71,25 @@ def collect() -> Data:
     for run in runs.values():
         for label, values in ((run.scene or {}).get("references") or {}).items():
             references[run.config["model"]["structure"]][label] = values["f1"]
-    entries = {name: entry(run, METRICS, curve=METRICS) for name, run in runs.items()}
+    entries = {n: entry(run, (*METRICS, OPEN_LOOP), curve=METRICS) for n, run in runs.items()}
     for name, values in tried().items():
         entries[name]["starts"] = values
     entries[CUT]["train_seconds"] = runs[CUT].records["train"][-1]["timing"]["seconds"]
     paper = {row["method"]: row for row in published("table1")["rows"]}
     rows = []
-    for label, (method, *stems) in ROWS.items():
-        for column, stem in zip(COLUMNS, stems, strict=True):
-            names = named(entries, stem)
-            found: Data = {"row": label, "column": column, "runs": names}
-            if names:
-                found |= summary([entries[name] for name in names], METRICS)
-            printed = paper.get(method, {}).get(column, {})
-            found["paper"] = {key: printed[key] for key in ("elbo", "f1") if key in printed}
-            rows.append(found)
+    for group, (prefix, _) in GROUPS.items():
+        planned = {one.name for one in read_plan(PLANS[group]).entries}
+        for label, (method, stem) in METHODS.items():
+            for column, k in zip(COLUMNS, ("", "k-"), strict=True):
+                names = named(entries, f"{k}{prefix}{stem}")
+                if not names and f"{prefix}{stem}" not in planned:
+                    continue
+                found: Data = {"group": group, "row": label, "column": column, "runs": names}
+                if names:
+                    found |= summary([entries[name] for name in names], METRICS)
+                printed = paper.get(method, {}).get(column, {})
+                found["paper"] = {key: printed[key] for key in ("elbo", "f1") if key in printed}
+                rows.append(found)
     return {
         "title": "Table 1: graph layout, 10 nodes, T = 10",
         "archives": ["table1-runs.tar.xz", "table1-search-runs.tar.xz"],
@@ -181,29 +184,55 @@ def printed(cell: Data, metric: str) -> str:
     return f"{numbers[0]:,} ± {numbers[1]}" if numbers else ""
 
 
+def cells(data: Data, group: str) -> dict[str, list[Data]]:
+    """The cells of a group that were run, by their row: trees first, then any n - 1 edges."""
+    found: dict[str, list[Data]] = {}
+    for cell in data["rows"]:
+        if cell["group"] == group:
+            found.setdefault(cell["row"], []).append(cell)
+    return {label: row for label, row in found.items() if any(cell["runs"] for cell in row)}
+
+
 def main_table(data: Data) -> str:
     columns = ["", "ELBO, paper", "ELBO, ours", "F1, paper", "F1, ours"]
     columns += ["n-1 edges: ELBO, paper", "ours", "F1, paper", "ours"]
-    lines = []
-    for label in ROWS:
-        bold = "**" if label == BEST else ""
-        line = [f"{bold}{LONG.get(label, label)}{bold}"]
-        for cell in (cell for cell in data["rows"] if cell["row"] == label):
-            values = [f"{bold}{text}{bold}" for text in ours(data, cell)]
-            line += [printed(cell, "elbo"), values[0], printed(cell, "f1"), values[1]]
-        lines.append(line)
+    lines, missing = [], []
+    best = {column: _best(data, column)["runs"] for column in COLUMNS}
+    for group, (_, title) in GROUPS.items():
+        shown = cells(data, group)
+        lines.append([title, *[""] * 8])
+        for label, row in shown.items():
+            line = [SHORT.get((group, label), label)]
+            for cell in row:
+                values = [
+                    f"**{text}**" if cell["runs"] and cell["runs"] == best[cell["column"]] else text
+                    for text in ours(data, cell)
+                ]
+                line += [printed(cell, "elbo"), values[0], printed(cell, "f1"), values[1]]
+            lines.append(line + [""] * (len(columns) - len(line)))
+        rest = {cell["row"] for cell in data["rows"] if cell["group"] == group} - set(shown)
+        missing.append([label for label in METHODS if label in rest])
     references = data["without learning, F1 on validation data"]["k-subset"]
     tree = percent(100 * references["shortest tree without learning"])
     pairs = percent(100 * references["nearest pairs without learning"])
-    head = "no learning: "
-    lines.append([f"{head}shortest tree through the last three positions", *_only(tree, tree)])
-    lines.append([f"{head}nine nearest pairs", *_only("", pairs)])
-    first = [f"{head}untrained model"]
-    for stem in ("structure-nes", "k-structure-nes"):
+    lines.append(["**No learning**", *[""] * 8])
+    lines.append(["shortest tree through the last three positions", *_only(tree, tree)])
+    lines.append(["nine nearest pairs", *_only("", pairs)])
+    first = ["untrained model"]
+    for stem in ("pull-structure-nes", "k-pull-structure-nes"):
         curves = [data["runs"][name]["curve"] for name in named(data["runs"], stem)]
         first += ["", spread([-curve["loss_published"][0] for curve in curves], elbo)]
         first += ["", spread([100 * curve["f1_sample"][0] for curve in curves], percent)]
-    return numeric(columns, [*lines, first])
+    said = ["without prior knowledge", "with the pull", "by the paper's protocol"]
+    left = [
+        f"Not run yet {how}: {'; '.join(m)}." for how, m in zip(said, missing, strict=True) if m
+    ]
+    return numeric(columns, [*lines, first]) + "\n" + " ".join(left) + "\n"
+
+
+def _best(data: Data, column: str) -> Data:
+    run = [cell for cell in data["rows"] if cell["column"] == column and cell["runs"]]
+    return max(run, key=lambda cell: cell["f1_sample"]["mean"])
 
 
 def _only(trees: str, edges: str) -> list[str]:
@@ -214,11 +243,11 @@ def cost_table(data: Data) -> str:
     columns = ["", "steps", "decoder evaluations", "wall-clock"]
     columns += ["n-1 edges: steps", "decoder evaluations", "wall-clock"]
     lines = []
-    for label in ROWS:
-        line = [label]
-        for cell in (cell for cell in data["rows"] if cell["row"] == label):
-            line += _cost(data, cell["runs"])
-        lines.append(line)
+    for group, (_, title) in GROUPS.items():
+        lines.append([title.partition(":")[0], *[""] * 6])
+        for label, row in cells(data, group).items():
+            line = [label, *(text for cell in row for text in _cost(data, cell["runs"]))]
+            lines.append(line + [""] * (len(columns) - len(line)))
     return numeric(columns, lines)
 
 
@@ -260,16 +289,15 @@ def reached(data: Data, names: Sequence[str], metric: str, target: float) -> tup
 def target_table(data: Data) -> str:
     columns = ["", "F1 80", "F1 90", "F1 95", "ELBO -1500", "ELBO -1080", "ELBO -500"]
     costs = {
-        label: [
-            reached(data, [n for stem in stems for n in named(data["runs"], stem)], *target)
-            for target in TARGETS
-        ]
-        for label, stems in REACHED.items()
+        f"{label}, {group}": [reached(data, row[0]["runs"], *target) for target in TARGETS]
+        for group in GROUPS
+        for label, row in cells(data, group).items()
+        if row[0]["runs"]
     }
     lines = []
-    for label, cells in costs.items():
+    for label, reaches in costs.items():
         line = [label]
-        for k, (spent, seconds) in enumerate(cells):
+        for k, (spent, seconds) in enumerate(reaches):
             if math.isinf(spent):
                 line.append("-")
                 continue

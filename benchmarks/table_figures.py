@@ -18,11 +18,11 @@ from nestruct.wording import count
 # Okabe and Ito's colours, which the colour-blind can tell apart.
 BLUE, ORANGE, GREEN, VERMILION, PURPLE = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7"
 GREY, SKY = "#999999", "#56B4E9"
-# Of Table 1's rows; the three REINFORCE in grey, told apart by their dashes.
+# Of Table 1's rows, in the first of these protocols that was run; the three REINFORCE in grey.
 LOOKS = {
     "REINFORCE, batch": ("REINFORCE (batch)", GREY, "-"),
     "REINFORCE, EMA": ("REINFORCE (EMA)", GREY, "--"),
-    "REINFORCE, multi-sample": ("REINFORCE (multi-sample)", GREY, ":"),
+    "REINFORCE, 8 samples": ("REINFORCE (8 samples)", GREY, ":"),
     "NVIL": ("NVIL", PURPLE, "-."),
     "SST": ("SST", ORANGE, "-"),
     "NES": ("NES", SKY, "--"),
@@ -30,6 +30,7 @@ LOOKS = {
     "ScoreNES": ("ScoreNES", BLUE, "-."),
     "StructureNES": ("StructureNES", VERMILION, "-"),
 }
+PROTOCOLS = {"no prior knowledge": "", "pull": ", with the pull", "published": ""}
 TITLES = {"spanning-tree": "spanning tree", "k-subset": "any n−1 edges"}  # noqa: RUF001
 SHOWN = {
     "f1_sample": ("F1 of a sampled structure", (0, 1)),
@@ -61,10 +62,13 @@ def _save(figure: Any, path: Path) -> None:
 def _layout(data: Data, space: str, path: Path) -> None:
     """A row of panels for each metric: a line is the mean over seeds, a band the range."""
     figure, places = plt.subplots(2, 2, figsize=(11, 7), layout="constrained", sharey="row")
-    cells = [c for c in data["rows"] if c["column"] == space and c["row"] in LOOKS and c["runs"]]
+    cells: dict[str, Data] = {}
+    for cell in data["rows"]:  # in the order of PROTOCOLS
+        if cell["column"] == space and cell["row"] in LOOKS and cell["runs"]:
+            cells.setdefault(cell["row"], cell)
     for row, (metric, (label, limits)) in zip(places, SHOWN.items(), strict=True):
         for place, (axis, title) in zip(row, AXES.items(), strict=True):
-            for cell in cells:
+            for cell in cells.values():
                 _line(place, data, cell, metric, axis)
             place.set(xscale="log", xlabel=title, ylim=limits)
             place.xaxis.set_major_locator(LogLocator(subs=(1, 3)))
@@ -77,7 +81,7 @@ def _layout(data: Data, space: str, path: Path) -> None:
         row[0].set_ylabel(f"{label}, validation")
     figure.suptitle(TITLES[space], fontsize=12)
     handles, labels = places[0][0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=9, frameon=False)
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=9, frameon=False)
     _save(figure, path)
 
 
@@ -87,7 +91,7 @@ def _line(place: Any, data: Data, cell: Data, metric: str, axis: str) -> None:
     steps = sorted(set.intersection(*map(set, curves)))
     xs = [fmean(curve[step][0] for curve in curves) for step in steps]
     ys = [[curve[step][1] for curve in curves] for step in steps]
-    seeds = f" ({len(curves)} seed{'s' * (len(curves) > 1)})"
+    seeds = f"{PROTOCOLS[cell['group']]} ({len(curves)} seed{'s' * (len(curves) > 1)})"
     look = {"color": color, "linestyle": style, "label": name + seeds}
     place.plot(xs, [fmean(y) for y in ys], linewidth=1.7, **look)
     if len(curves) > 1:
