@@ -39,8 +39,8 @@ def test_every_run_of_every_plan_can_be_trained(name, tiny):
 def test_table_2_has_every_pair_whole_and_one_start_for_all_its_seeds():
     plan, (_, table, _) = read_plan("table2"), published_tables()
     runs = list(plan.runs())
-    assert len(runs) == 6 * (3 + 8 * 3)
-    firsts = [entry.name for entry, _ in runs[:9]]
+    assert len(runs) == 6 * (3 + 8 * 3 * 3)
+    firsts = [entry.name for entry, _ in runs[:21]]
     assert all(name.startswith("gl_treegal-gl_ctg-") for name in firsts)  # one pair, then others
     pairs = {}
     for entry, seed in runs:
@@ -51,33 +51,44 @@ def test_table_2_has_every_pair_whole_and_one_start_for_all_its_seeds():
         if entry.recipe.startswith("table2"):
             assert plan.start(entry, seed) == (f"{source}-{target}-decoder", 0)
     assert pairs == table.sources
-    assert len(list(plan.runs(5))) == 6 * (3 + 8 * 5)  # what all start from is run once
-    recipes = [read_recipe(e.recipe, plan.overrides(e, tiny=False)) for e in plan.entries[:11]]
+    assert len(list(plan.runs(5))) == 6 * (3 + 8 * 3 * 5)  # what all start from is run once
+    recipes = [read_recipe(e.recipe, plan.overrides(e, tiny=False)) for e in plan.entries[: 3 + 8 * 3]]
     cells = {(r["estimator"]["name"], r["model"].get("structure", "projective")) for r in recipes}
     rows = {(row.estimator["name"], row.model["structure"]) for row in table.rows}
     assert rows <= cells
 
 
 def test_a_plan_may_vary_another():
-    rates, base = read_plan("table2-rates"), read_plan("table2")
+    base, settings = read_plan("table2"), read_plan("table2-settings")
     once = [entry for entry in base.entries if entry.once]
-    assert [entry for entry in rates.entries if entry.once] == once
-    names = {entry.name: entry for entry in base.entries if not entry.once}
-    found = [entry for entry in rates.entries if not entry.once]
+    assert [entry for entry in settings.entries if entry.once] == once
+    names = {e.name.removesuffix("-lr1e-4"): e for e in base.entries if e.name.endswith("-lr1e-4")}
+    found = [entry for entry in settings.entries if not entry.once]
     assert len(found) == 2 * len(names)
     for entry in found:
-        stem, _, rate = entry.name.rpartition("-lr")
+        stem, _, setting = entry.name.rpartition("-")
         assert entry.recipe == names[stem].recipe
-        assert entry.options == (*names[stem].options, f"optimizer.lr={rate}")
+        assert entry.options[:-1] == names[stem].options[:-1]
+        key = {"trained": "model.freeze_decoder=false", "gibbs": "model.divergence=gibbs"}
+        assert entry.options[-1] == key[setting]
         assert entry.after == names[stem].after
     public = read_plan("table2-public")
-    assert [e.name for e in public.entries] == [e.name for e in base.entries]
+    assert len(public.entries) == len(once) + len(names)
     assert all(e.options[-1] == "model.public_code=true" for e in public.entries)
+
+
+def test_a_plan_may_have_seeds_of_what_is_run_once_elsewhere():
+    plan = read_plan("table2-sources")
+    assert {entry.seeds for entry in plan.entries} == {3}
+    assert not any(entry.once for entry in plan.entries)
+    for entry, seed in plan.runs():
+        start = plan.start(entry, seed)
+        assert start is None or start[1] == seed
 
 
 def test_what_is_beside_the_paper_is_not_in_all(tmp_path, capsys):
     beside = [name for name in plan_names() if read_plan(name).beside]
-    assert len(beside) == 9
+    assert len(beside) == 13
     assert plan_names()[:3] == ["table1", "table2", "table3"]
     words = ["--plan", "--tiny", "--run", tmp_path, "--device", "cpu"]
     assert run_command("reproduce", "all", *words) == 0
@@ -88,10 +99,11 @@ def test_what_is_beside_the_paper_is_not_in_all(tmp_path, capsys):
 
 
 def test_tiny_runs_on_one_data_set_are_run_once():
-    assert len(read_plan("figure-unstructured").entries) == 9
+    assert len(read_plan("figure-unstructured").entries) == 15
     plan = read_plan("figure-unstructured", tiny=True)
     assert [entry.recipe for entry in plan.entries] == [
-        *("unstructured-nes", "unstructured-unbiased", "unstructured-gsm")
+        *("unstructured-nes", "unstructured-unbiased"),
+        *("unstructured-gsm", "unstructured-gsm", "unstructured-unbiased"),
     ]
     tiny = read_plan("table2", tiny=True)
     assert [e.name for e in tiny.entries[:2]] == ["parser", "decoder"]
@@ -153,7 +165,7 @@ def test_what_takes_hours_comes_last():
 def test_the_plan_alone_says_what_it_costs(tmp_path, capsys):
     assert run_command("reproduce", "table3", "--plan", "--run", tmp_path, "--device", "cpu") == 0
     out = capsys.readouterr().out
-    assert "24 runs" in out
+    assert "54 runs" in out
     assert "0 of them done" in out
     assert "on one H200" in out
     lines = [line.split() for line in out.splitlines()]

@@ -122,6 +122,7 @@ def read_plan(name: str, *, tiny: bool = False) -> Plan:
 
     - ``base``, another plan: what the file does not say is as there, and its runs come after those;
     - ``options``, overrides of every run;
+    - ``seeds``, how many seeds every run has, also one that is run once elsewhere;
     - ``vary``, names with options: every run that is not run once is there for each of them;
     - ``each``, names with options: all runs are there for the first name, then for the second.
 
@@ -129,9 +130,10 @@ def read_plan(name: str, *, tiny: bool = False) -> Plan:
     """
     tables = _read(name)
     every, vary = tables.pop("options", []), tables.pop("vary", {})
+    seeds = {"seeds": tables.pop("seeds"), "once": False} if "seeds" in tables else {}
     entries = tuple(
         replace(entry, name=called, options=(*entry.options, *every, *more))
-        for entry in (PlannedRun(**_tuples(run)) for run in tables.pop("runs", []))
+        for entry in (PlannedRun(**_tuples(run | seeds)) for run in tables.pop("runs", []))
         for called, more in _variants(entry, vary)
     )
     each = tables.pop("each", {})
