@@ -52,7 +52,8 @@ def test_table_2_has_every_pair_whole_and_one_start_for_all_its_seeds():
             assert plan.start(entry, seed) == (f"{source}-{target}-decoder", 0)
     assert pairs == table.sources
     assert len(list(plan.runs(5))) == 6 * (3 + 8 * 3 * 5)  # what all start from is run once
-    recipes = [read_recipe(e.recipe, plan.overrides(e, tiny=False)) for e in plan.entries[: 3 + 8 * 3]]
+    first = plan.entries[: 3 + 8 * 3]
+    recipes = [read_recipe(e.recipe, plan.overrides(e, tiny=False)) for e in first]
     cells = {(r["estimator"]["name"], r["model"].get("structure", "projective")) for r in recipes}
     rows = {(row.estimator["name"], row.model["structure"]) for row in table.rows}
     assert rows <= cells
