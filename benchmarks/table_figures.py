@@ -47,6 +47,7 @@ def draw(folder: Path) -> None:
         _layout(data, space, folder / f"graph-layout-{space}.png")
     table, appendix = read_json("table3"), read_json("appendix")
     figures = {"curves": _curves(appendix), "gap": _gaps(), "used": _used(table)}
+    figures["bound"] = _bounds(appendix)
     for name, figure in (figures | {"snes": _snes(table)}).items():
         for axis in figure.axes:
             axis.spines[["top", "right"]].set_visible(False)
@@ -147,6 +148,22 @@ def _curves(data: Data) -> Any:
     axes[0].set_ylabel("true ELBO on validation, nats")
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=5, fontsize=9, frameon=False)
+    return figure
+
+
+def _bounds(data: Data) -> Any:
+    """One seed each: what bounding the log-probability of a pixel at -M does to training."""
+    figure, axis = plt.subplots(figsize=(5, 3.6), layout="constrained")
+    runs = {f"M = {bound}": f"bound-{bound}" for bound in (1, 3, 9)} | {"no bound": "fashion-nes"}
+    for (label, name), colour in zip(runs.items(), (GREY, ORANGE, BLUE, VERMILION), strict=True):
+        curve = data["runs"][name]["curve"]
+        points = zip(curve["step"], curve["loss"], strict=True)
+        epochs, elbos = zip(*((step / 390, -loss) for step, loss in points if step), strict=True)
+        below = f", below {max(elbos):,.0f}" if max(elbos) < -420 else ""
+        axis.plot(epochs, elbos, color=colour, label=label + below)
+    axis.set(xlabel="epoch", ylabel="true ELBO on validation, nats", xscale="log")
+    axis.set_ylim(-420, -220)
+    axis.legend(frameon=False)
     return figure
 
 
