@@ -24,6 +24,8 @@ from nestruct.structures.rows import (
 )
 from nestruct.structures.solvers.clock import count_solved, timed
 
+Instance = tuple[Any, dict[str, Any]]  # scores and context, in the solver's own kind of array
+
 
 class BlackBox(SizedStructure):
     """A structure given by nothing but a function from scores to 0/1.
@@ -88,14 +90,14 @@ class BlackBox(SizedStructure):
 
     def solve_rows(self, rows: Tensor, context: Context) -> Tensor:
         """Calls the function on ``[rows, *shape]``; the same shape, dtype and device come back."""
-        given, more = self._own(rows), {name: self._own(v) for name, v in context.items()}
         count_solved(len(rows))
+        given, more = self._own(rows), {name: self._own(v) for name, v in context.items()}
         with timed():
             if self.batched:
                 results = [self.solve(given, **more)]
             else:
                 each = [{name: v[row] for name, v in more.items()} for row in range(len(rows))]
-                results = [self.solve(row, **one) for row, one in zip(given, each, strict=True)]
+                results = self._solve_each(list(zip(given, each, strict=True)))
         expected = tuple(rows.shape if self.batched else self.part_shape)
         tensors = [self._as_tensor(result, expected) for result in results]
         z = tensors[0] if self.batched else torch.stack(tensors)
@@ -107,6 +109,10 @@ class BlackBox(SizedStructure):
             if not legal.all():
                 raise InputError(f"{self!r}: the function must return 0 and 1 only.")
         return z.to(dtype=rows.dtype, device=rows.device)
+
+    def _solve_each(self, instances: list[Instance]) -> list[Any]:
+        """What the function returns for each of several instances."""
+        return [self.solve(scores, **context) for scores, context in instances]
 
     def _own(self, tensor: Tensor) -> Any:
         """A copy that the function may edit, in its own kind of array."""
