@@ -54,7 +54,7 @@ def test_nan_still_says_that_there_is_no_answer():
         (lambda z: z.astype(complex), "ndarray of complex128"),
         (lambda z: z.astype(str), "ndarray of <U"),
         (lambda z: z.astype(str).astype(object), "ndarray of object"),
-        (lambda z: np.where(z, None, 1), "ndarray of object"),
+        (lambda z: np.full_like(z, None, dtype=object), "ndarray of object"),
         (lambda z: z.astype("datetime64[D]"), "ndarray of datetime64"),
         (lambda z: {"z": z}, r"dict\.$"),
         (lambda z: "10", r"str\.$"),

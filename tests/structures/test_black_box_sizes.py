@@ -53,7 +53,7 @@ BOXES = {
 }
 
 
-@pytest.fixture(params=BOXES.values(), ids=BOXES)
+@pytest.fixture(params=list(BOXES.values()), ids=list(BOXES))
 def box(request) -> BlackBox:
     return request.param
 
