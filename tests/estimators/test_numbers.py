@@ -10,6 +10,7 @@ import nestruct
 from nestruct import (
     DPP,
     NES,
+    NVIL,
     SST,
     Enumeration,
     InputError,
@@ -83,6 +84,14 @@ def test_the_regression_is_near_the_gradient():
     )
     assert found.cosine > 0.97
     assert 0.7 < found.scale < 1.3
+
+
+def test_a_learned_baseline_keeps_the_direction():
+    """NVIL divides by the deviation of the losses, numbers or not."""
+    found = nestruct.check_gradient(
+        Packer(), NVIL(num_samples=16), examples(6), num_trials=60, num_reference=4000, sigma=0.01
+    )
+    assert found.cosine > 0.97
 
 
 def costs(cost, structure) -> Costs:
