@@ -96,14 +96,15 @@ def same(device: str) -> None:
     """How far the two gradients are apart where their draws are the same."""
     recipe = experiment(device, 0)
     made = build(recipe)
-    batch = made.data.splits()["train"][:128].to(next(made.model.parameters()).device)
-    layout, noise = Layout(made.model), Noise(seed=0)
-    made.estimator.backward(made.model, batch, seed=0)
-    ours = torch.cat([p.grad.flatten() for p in made.model.parameters()])
+    model: Any = made.model
+    batch = made.data.splits()["train"][:128].to(next(model.parameters()).device)
+    layout, noise = Layout(model), Noise(seed=0)
+    made.estimator.backward(model, batch, seed=0)
+    ours = torch.cat([p.grad.flatten() for p in model.parameters()])
     directions = torch.empty(MEMBERS // 2, layout.size, device=batch.device)
     fill_directions(directions, 0, seed=0, step=0, sigma=1.0, kind="gaussian")
     with torch.no_grad():
-        gumbel = noise.gumbel(made.model.encode(batch))
+        gumbel = noise.gumbel(model.encode(batch))
         theirs, _ = published_gradient(layout.centre(), directions, batch, gumbel)
     # Ours has the scale of nothing in particular: Adam takes the direction.
     theirs = theirs * (ours @ theirs / (theirs @ theirs))

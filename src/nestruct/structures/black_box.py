@@ -2,7 +2,7 @@
 
 import inspect
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -12,8 +12,10 @@ from torch import Tensor
 
 from nestruct.checks import check_choice, check_count
 from nestruct.errors import InputError
+from nestruct.structures.answers import are_legal, as_numbers, check_shape
 from nestruct.structures.base import SizedStructure
-from nestruct.structures.context import RESERVED, Context
+from nestruct.structures.context import RESERVED, Context, check_mask
+from nestruct.structures.instances import Cutter, Instance, own_sizes, put_together
 from nestruct.structures.rows import (
     NO_MEMBER,
     NOT_FINITE,
@@ -26,7 +28,7 @@ from nestruct.structures.solvers.clock import count_solved, timed
 
 
 class BlackBox(SizedStructure):
-    """A structure given by nothing but a function from scores to 0/1.
+    """A structure given by nothing but a function from scores to 0/1, or to numbers.
 
     Args:
         solve: The solver, ``solve(scores, **context)``. It gets its own copy of the scores, so it
@@ -35,11 +37,19 @@ class BlackBox(SizedStructure):
             that an instance has no answer. What it has besides scores in its signature is the
             context that it takes (weights, capacities), one row or one entry per instance, from
             ``model.context(batch)``.
-        shape: The shape of one instance's scores.
+        shape: The shape of one instance's scores. An entry None stands for any size: scores are
+            then padded to the batch's largest instance, and the context ``mask``, True for parts
+            that count, says what is padding. Not batched, the function gets each instance cut to
+            its own size, its context too. Batched, it gets all rows padded, with scores of -inf
+            there, and the mask if it takes an argument of that name. Padding comes back as 0.
         batched: Whether ``solve`` takes all rows at once (one call per batch) or one instance (a
             Python loop).
         backend: Whether ``solve`` works on torch tensors (on the scores' device) or on numpy
             arrays.
+        binary: Whether results are 0 and 1 only. If not, any finite numbers are (counts, flows,
+            ranks); estimators that cannot take these say so.
+        whole: Context that is never cut to an instance's size, by name: tables of another kind,
+            which may happen to be as long as the padded scores.
 
     Example:
         >>> import torch, nestruct
@@ -49,6 +59,11 @@ class BlackBox(SizedStructure):
         >>> above = nestruct.BlackBox(lambda scores, limit: scores > limit[:, None], shape=(3,))
         >>> above.argmax(torch.tensor([[0.5, -1.0, 2.0]]), limit=torch.tensor([1.0]))
         tensor([[0., 0., 1.]])
+        >>> best = nestruct.BlackBox(lambda s: s == s.max(), shape=(None,), batched=False)
+        >>> mask = torch.tensor([[True, True, True], [True, True, False]])
+        >>> best.argmax(torch.tensor([[1.0, 2.0, 3.0], [1.0, 2.0, 9.0]]), mask=mask)
+        tensor([[0., 0., 1.],
+                [0., 1., 0.]])
     """
 
     counts_solved = True
@@ -56,22 +71,34 @@ class BlackBox(SizedStructure):
     def __init__(
         self,
         solve: Callable[..., Any],
-        shape: Sequence[int] | int,
+        shape: Sequence[int | None] | int | None,
         *,
         batched: bool = True,
         backend: Literal["torch", "numpy"] = "torch",
+        binary: bool = True,
+        whole: Collection[str] = (),
     ) -> None:
         if not callable(solve):
             raise InputError(f"BlackBox: solve must be a function of scores, got {solve!r}.")
         check_choice("BlackBox: backend", backend, ("torch", "numpy"))
         self.solve = solve
-        self.context_names, self.context_needed = _context_of(solve)
+        named, takes_any, needed = _context_of(solve)
+        self._names_mask = "mask" in named
+        self.context_names = None if takes_any else tuple(dict.fromkeys((*named, "mask")))
+        self.context_needed = tuple(name for name in needed if name != "mask")
         sizes = tuple(shape) if isinstance(shape, Iterable) else (shape,)
-        self.part_shape = tuple(
-            check_count("BlackBox", "every entry of shape", size, 0) for size in sizes
+        self.part_shape: tuple[Any, ...] = tuple(
+            None if size is None else check_count("BlackBox", "every entry of shape", size, 0)
+            for size in sizes
         )
         self.batched = batched
         self.backend = backend
+        self.binary = binary
+        whole = (whole,) if isinstance(whole, str) else tuple(whole)
+        for name in whole:
+            if self.context_names is not None and name not in self.context_names:
+                raise InputError(f"BlackBox: whole names {name!r}, which solve does not take.")
+        self._cutter = Cutter(repr(self), [size is None for size in self.part_shape], whole)
 
     def __repr__(self) -> str:
         name = getattr(self.solve, "__name__", type(self.solve).__name__)
@@ -81,56 +108,95 @@ class BlackBox(SizedStructure):
         """What the function returns for each row, checked. See `Structure.argmax`.
 
         Raises:
-            InputError: Also when the function returns another shape or something else than 0 and 1.
+            InputError: Also when the function returns another shape, or something else than 0 and 1
+                (without ``binary``: than finite numbers).
         """
         context = self._check("argmax", scores, context)
         return _Call.apply(scores.detach(), self, True, tuple(context), *context.values())
 
+    def counting(self, scores: Tensor, **context: Tensor) -> Tensor | None:
+        """Where the context ``mask`` is True; None without one."""
+        mask = context.get("mask")
+        if mask is None:
+            return None
+        return check_mask(f"{self!r}.counting", mask, scores, self.part_axes)
+
     def solve_rows(self, rows: Tensor, context: Context) -> Tensor:
         """Calls the function on ``[rows, *shape]``; the same shape, dtype and device come back."""
-        given, more = self._own(rows), {name: self._own(v) for name, v in context.items()}
         count_solved(len(rows))
-        with timed():
-            if self.batched:
-                results = [self.solve(given, **more)]
-            else:
-                each = [{name: v[row] for name, v in more.items()} for row in range(len(rows))]
-                results = [self.solve(row, **one) for row, one in zip(given, each, strict=True)]
-        expected = tuple(rows.shape if self.batched else self.part_shape)
-        tensors = [self._as_tensor(result, expected) for result in results]
-        z = tensors[0] if self.batched else torch.stack(tensors)
+        mask, given = context.get("mask"), dict(context)
+        if mask is not None:
+            rows = torch.where(mask, rows, -torch.inf)  # which forbids a part
+        if self._names_mask:
+            given.setdefault("mask", torch.ones_like(rows, dtype=torch.bool))
+        elif self.context_names is not None:
+            given.pop("mask", None)
+        more = {name: self._own(value) for name, value in given.items()}
+        if self.batched:
+            z = self._solve_batch(self._own(rows), more)
+        else:
+            z = self._solve_apart(self._own(rows), more, mask)
+        if mask is not None:
+            z = torch.where(mask.to(z.device), z, 0)
         if not is_capturing(rows):
-            # Checked before the conversion, which could round to 0 and 1; a row of NaN says that
-            # there is no answer.
-            flat = z.reshape(len(rows), -1)
-            legal = ((flat == 0) | (flat == 1)).all(-1) | (flat != flat).all(-1)
-            if not legal.all():
-                raise InputError(f"{self!r}: the function must return 0 and 1 only.")
+            # Checked before the conversion, which could round to 0 and 1.
+            checked = z if self.binary else z.to(rows.dtype)
+            if not are_legal(checked, self.binary).all():
+                only = "0 and 1 only; for other numbers say binary=False"
+                raise InputError(
+                    f"{self!r}: the function must return "
+                    f"{only if self.binary else 'finite numbers'}."
+                )
         return z.to(dtype=rows.dtype, device=rows.device)
+
+    def _solve_batch(self, rows: Any, context: dict[str, Any]) -> Tensor:
+        expected = tuple(rows.shape)
+        with timed():
+            result = self.solve(rows, **context)
+        hint = "; if it takes one instance at a time, say batched=False"
+        return self._answer(result, expected, hint)
+
+    def _solve_apart(self, rows: Any, context: dict[str, Any], mask: Tensor | None) -> Tensor:
+        parts, varies = tuple(rows.shape[1:]), None in self.part_shape
+        sizes = [parts] * len(rows)
+        if varies and mask is not None:
+            sizes = own_sizes(mask, self._cutter.varies)
+        instances = self._cutter.cut(rows, context, sizes)
+        with timed():
+            results = self._solve_each(instances)
+        hint = ""
+        if varies and mask is None:
+            hint = "; if instances differ in size, give the context mask"
+        pairs = zip(results, sizes, strict=True)
+        return put_together([self._answer(result, own, hint) for result, own in pairs], parts)
+
+    def _solve_each(self, instances: list[Instance]) -> list[Any]:
+        """What the function returns for each of several instances."""
+        return [self.solve(scores, **context) for scores, context in instances]
+
+    def _answer(self, result: Any, expected: tuple[int, ...], hint: str) -> Tensor:
+        wanted = "0 and 1" if self.binary else "numbers"
+        return check_shape(repr(self), as_numbers(repr(self), result, wanted), expected, hint)
 
     def _own(self, tensor: Tensor) -> Any:
         """A copy that the function may edit, in its own kind of array."""
-        return tensor.clone() if self.backend == "torch" else np.array(tensor.cpu().numpy())
+        if self.backend == "torch":
+            return tensor.detach().clone()
+        if tensor.dtype == torch.bfloat16:  # numpy has none
+            tensor = tensor.float()
+        return np.array(tensor.detach().cpu().numpy())
 
-    def _as_tensor(self, result: Any, expected: tuple[int, ...]) -> Tensor:
-        if result is None:
-            raise InputError(f"{self!r}: the function returned nothing; it must return 0 and 1.")
-        if not isinstance(result, Tensor):
-            try:
-                array = np.ascontiguousarray(result)
-                result = torch.from_numpy(array.astype(np.float64 if array.dtype != bool else bool))
-            except (TypeError, ValueError) as error:
-                raise InputError(
-                    f"{self!r}: the function must return an array of 0 and 1, got "
-                    f"{type(result).__name__} ({error})."
-                ) from None
-        if tuple(result.shape) != expected:
-            hint = "; if it takes one instance at a time, say batched=False"
-            raise InputError(
-                f"{self!r}: the function must return the shape {expected}, "
-                f"got {tuple(result.shape)}{hint if self.batched else ''}."
-            )
-        return result.detach()
+    def _check(self, method: str, scores: Tensor, context: Mapping[str, Any]) -> Context:
+        mask = context.get("mask")
+        others = {name: value for name, value in context.items() if name != "mask"}
+        given = super()._check(method, scores, others)
+        if mask is not None:
+            given["mask"] = check_mask(f"{self!r}.{method}", mask, scores, self.part_axes)
+        return given
+
+    def _has_parts(self, sizes: torch.Size) -> bool:
+        pairs = zip(sizes, self.part_shape, strict=True)
+        return all(expected in (None, size) for size, expected in pairs)
 
 
 # A function cannot be an argument of a library op, so this carries the vmap rule instead.
@@ -139,18 +205,23 @@ class _Call(torch.autograd.Function):
     def forward(
         scores: Tensor, structure: BlackBox, strict: bool, names: tuple[str, ...], *values: Tensor
     ) -> Tensor:
-        lead = scores.shape[: scores.dim() - len(structure.part_shape)]
-        rows = scores.detach().reshape(math.prod(lead), *structure.part_shape)
+        axes = structure.part_axes
+        lead, parts = scores.shape[: scores.dim() - axes], scores.shape[scores.dim() - axes :]
+        rows = scores.detach().reshape(math.prod(lead), *parts)
         if rows.shape[0] == 0:
             return torch.empty_like(scores)
         each_value = [v.reshape(len(rows), *v.shape[len(lead) :]) for v in values]
         context = dict(zip(names, each_value, strict=True))
-        usable = (rows.reshape(len(rows), -1) < torch.inf).all(-1)
-        each = usable.view(-1, *[1] * len(structure.part_shape))
+        mask = context.get("mask")
+        fine = rows < torch.inf
+        usable = (fine if mask is None else fine | ~mask).reshape(len(rows), -1).all(-1)
         if is_capturing(rows):
             # Nothing may be read on the host: the function gets all rows, zeros for the unusable.
+            each = usable.view(-1, *[1] * axes)
             z = structure.solve_rows(torch.where(each, rows, 0.0), context)
             return torch.where(each, z, torch.nan).view(scores.shape)
+        if mask is not None:
+            _check_any(structure, mask, lead)
         codes = torch.where(usable, OK, NOT_FINITE)
         if strict and may_raise(rows):
             raise_bad_rows(codes.view(lead), f"{structure!r}.argmax")
@@ -182,12 +253,23 @@ class _Call(torch.autograd.Function):
         return _Call.apply(scores, structure, False, names, *values), 0
 
 
-def _context_of(solve: Callable[..., Any]) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
-    """The names that a function takes besides scores (None: any), and those that it needs."""
+def _check_any(structure: BlackBox, mask: Tensor, lead: torch.Size) -> None:
+    """Raises for an example of which no part counts: data of which nothing can be learnt."""
+    empty = (~mask.reshape(len(mask), -1).any(-1)).nonzero()
+    if len(empty):
+        which = f" of example {int(empty[0]) % lead[-1]}" if lead else ""
+        raise InputError(
+            f"{structure!r}: the context 'mask' lets no part{which} count; leave out examples "
+            "without parts."
+        )
+
+
+def _context_of(solve: Callable[..., Any]) -> tuple[tuple[str, ...], bool, tuple[str, ...]]:
+    """The names that a function has besides scores, whether it takes any, and those it needs."""
     try:
         _, *others = inspect.signature(solve).parameters.values()
     except ValueError:  # a builtin, or no argument at all: the call will say so
-        return (), ()
+        return (), False, ()
     named = [p for p in others if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     needed = tuple(p.name for p in named if p.default is p.empty)
     for name in needed:
@@ -196,6 +278,5 @@ def _context_of(solve: Callable[..., Any]) -> tuple[tuple[str, ...] | None, tupl
                 f"BlackBox: the solver's argument {name!r} cannot be context, which reserves that "
                 "name; call it something else."
             )
-    if any(p.kind is p.VAR_KEYWORD for p in others):
-        return None, needed
-    return tuple(p.name for p in named if p.name not in RESERVED), needed
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in others)
+    return tuple(p.name for p in named if p.name not in RESERVED), takes_any, needed
