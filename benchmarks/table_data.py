@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import statistics
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -88,7 +89,8 @@ def entry(run: Run, metrics: Sequence[str], *, curve: Sequence[str] = ()) -> Dat
         "seed": run.config["seed"],
         "recipe": run.config.get("recipe"),
         "configuration": configuration(run)[0],
-        "commit": environment.get("commit") or "unknown",
+        # Seven digits, where NESTRUCT_COMMIT said all forty.
+        "commit": re.sub(r"^([0-9a-f]{7})[0-9a-f]{33}", r"\1", environment["commit"] or "unknown"),
         "device": environment.get("device"),
         "started": environment.get("started"),
         "steps": run.last_step,

@@ -47,7 +47,7 @@ def draw(folder: Path) -> None:
         _layout(data, space, folder / f"graph-layout-{space}.png")
     table, appendix = read_json("table3"), read_json("appendix")
     figures = {"curves": _curves(appendix), "gap": _gaps(), "used": _used(table)}
-    figures["bound"] = _bounds(appendix)
+    figures |= {"bound": _bounds(appendix), "objective": _objective(appendix)}
     for name, figure in (figures | {"snes": _snes(table)}).items():
         for axis in figure.axes:
             axis.spines[["top", "right"]].set_visible(False)
@@ -164,6 +164,18 @@ def _bounds(data: Data) -> Any:
     axis.set(xlabel="epoch", ylabel="true ELBO on validation, nats", xscale="log")
     axis.set_ylim(-420, -220)
     axis.legend(frameon=False)
+    return figure
+
+
+def _objective(data: Data) -> Any:
+    """Training by the appendix's own objective: what is minimised, and the ELBO meanwhile."""
+    figure, axes = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
+    curve = data["runs"][table3.OBJECTIVE]["curve"]
+    epochs = [step / 390 for step in curve["step"]]
+    axes[0].plot(epochs[1:], [value / 1e6 for value in curve["objective"][1:]], color=VERMILION)
+    axes[0].set(xlabel="epoch", ylabel="appendix's objective, minimised; millions")
+    axes[1].plot(epochs, [-loss for loss in curve["loss"]], color=BLUE)
+    axes[1].set(xlabel="epoch", ylabel="true ELBO on validation, nats")
     return figure
 
 
