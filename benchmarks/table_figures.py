@@ -1,5 +1,6 @@
 """The figures of the pages with tables, drawn from the JSON files in ``results``."""
 
+import json
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import matplotlib
 import table1
 import table3
-from table_data import Data, read_json
+from table_data import Data, archived, read_json
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
@@ -48,10 +49,12 @@ def draw(folder: Path) -> None:
     table, appendix = read_json("table3"), read_json("appendix")
     figures = {"curves": _curves(appendix), "gap": _gaps(), "used": _used(table)}
     figures |= {"bound": _bounds(appendix), "objective": _objective(appendix)}
+    figures["prototypes"] = _prototypes()
     for name, figure in (figures | {"snes": _snes(table)}).items():
         for axis in figure.axes:
-            axis.spines[["top", "right"]].set_visible(False)
-            axis.grid(alpha=0.25)
+            if axis.axison:
+                axis.spines[["top", "right"]].set_visible(False)
+                axis.grid(alpha=0.25)
         _save(figure, folder / f"categorical-{name}.png")
 
 
@@ -176,6 +179,22 @@ def _objective(data: Data) -> Any:
     axes[0].set(xlabel="epoch", ylabel="appendix's objective, minimised; millions")
     axes[1].plot(epochs, [-loss for loss in curve["loss"]], color=BLUE)
     axes[1].set(xlabel="epoch", ylabel="true ELBO on validation, nats")
+    return figure
+
+
+def _prototypes() -> Any:
+    """What each category decodes to, without and with revival, at the step that was best."""
+    runs = {"late cosine only": "nes-cosine-512-seed0", "revival": "nes-revival-cosine-512-seed0"}
+    figure, places = plt.subplots(2, 10, figsize=(9, 2.2), layout="constrained")
+    with archived("table3-revival") as folders:
+        for row, (label, name) in zip(places, runs.items(), strict=True):
+            frames = (folders[name] / "structures.jsonl").read_text(encoding="utf-8").splitlines()
+            images = json.loads(frames[-1])["model"]["prototypes"]
+            for axis, image in zip(row, images, strict=True):
+                pixels = [[int(digit, 16) for digit in line] for line in image]
+                axis.imshow(pixels, cmap="gray_r", vmin=0, vmax=15)
+                axis.set_axis_off()
+            row[0].set_title(label, loc="left", fontsize=9)
     return figure
 
 
