@@ -15,9 +15,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from nestruct.data import batch_size
+from nestruct.data import batch_size, device_of
+from nestruct.data.hooks import HasSelectRows
 from nestruct.errors import InputError
 from nestruct.models import StructuredModel
+from nestruct.models.compiled import unwrap
 from nestruct.models.hooks import HasAtStep
 from nestruct.noise import Noise
 from nestruct.population import Layout
@@ -111,6 +113,7 @@ class Estimator(ABC):
         `nestruct.fit` calls it, so that the checkpoint of step 0 holds the plan; `backward` plans
         where no one has.
         """
+        model = unwrap(model)
         self.prepare(model, batch, seed=seed)
         if isinstance(model, HasAtStep):
             model.at_step(0)
@@ -139,7 +142,7 @@ class Estimator(ABC):
         Raises:
             NestructError: Nothing of a step was usable.
         """
-        examples = batch_size(batch)
+        model, examples = unwrap(model), batch_size(batch)
         if examples == 0:
             raise InputError(
                 f"{type(self).__name__}: the batch has no examples; give it at least one."
@@ -159,7 +162,16 @@ class Estimator(ABC):
                 stats["solved"] = torch.full((), num_solved() - start, device=layout.device)
             return moves, stats
 
-        gradients, stats = self._run(one_step, model, layout, batch, seed, step, phase)
+        try:
+            gradients, stats = self._run(one_step, model, layout, batch, seed, step, phase)
+        except RuntimeError as error:
+            found = device_of(batch)
+            if found == layout.device or isinstance(batch, HasSelectRows):  # whose device is hidden
+                raise
+            raise InputError(
+                f"{type(self).__name__}: the batch is on {found} and the model on {layout.device}: "
+                "move one of them, or give fit the data, which moves them."
+            ) from error
         targets = [*layout.parameters.values(), *self.parameters()]
         for parameter, gradient in zip(targets, gradients, strict=True):
             parameter.grad = like(parameter, gradient)
