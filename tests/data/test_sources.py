@@ -207,6 +207,15 @@ def test_held_out_examples_are_one_batch(data):
     assert torch.equal(y, Y)
 
 
+def test_a_shuffling_loader_is_evaluated_in_one_order():
+    loader = DataLoader(Y, batch_size=3, shuffle=True)
+    state = torch.get_rng_state()
+    first, again = (read_whole(loader, dtype=None, device=CPU, share=False) for _ in range(2))
+    assert torch.equal(first, again)
+    assert sorted(first.tolist()) == Y.tolist() != first.tolist()
+    assert torch.equal(torch.get_rng_state(), state)
+
+
 def test_held_out_batches_of_several_shapes_stay_apart():
     class Loss(torch.nn.Module):
         def loss(self, batch, noise):

@@ -107,8 +107,8 @@ def check_same_on_all_ranks(batch: Any, device: torch.device) -> None:
             mine = zlib.crc32(flat.view(torch.uint8).numpy().tobytes(), mine)
     if any_rank(mine != int(first_rank_decides(float(mine), device)), device):
         raise InputError(
-            "The processes were given different batches of a step: each takes its rows of the same "
-            "batch, so seed the data alike in all of them, and use no DistributedSampler."
+            "The processes were given different batches: each takes its rows of the same batch, so "
+            "seed the data alike in all of them, and use no DistributedSampler."
         )
 
 

@@ -163,8 +163,14 @@ class Loader:
         return Passes(self, seed)
 
     def whole(self) -> Any:
-        """One pass as one batch, or as `Pieces` where shapes differ."""
-        batches = [self.read(batch) for batch in self.source]
+        """One pass as one batch, or as `Pieces` where shapes differ.
+
+        A loader that shuffles by torch's own generator has the same order every time: an example's
+        draws belong to its place.
+        """
+        with forked_generators():
+            torch.manual_seed(derive_seed(0, Purpose.ORDER))
+            batches = [self.read(batch) for batch in self.source]
         if not batches:
             raise self.empty()
         one = None if isinstance(batches[0], HasSelectRows) else concatenate(batches)
