@@ -96,6 +96,34 @@ def test_a_table_of_columns_gives_tensors_of_the_models_type():
         read_whole(Columns({"text": ["a", "b"]}), dtype=None, device=CPU, share=False)
 
 
+@pytest.mark.integrations
+def test_a_hugging_face_dataset(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    datasets = pytest.importorskip("datasets")
+    columns = {"x": X.tolist(), "y": Y.tolist(), "text": ["a"] * 10, "bag": [[1] * i for i in Y]}
+    table = datasets.Dataset.from_dict(columns)
+    plain = table.select_columns(["x", "y"])
+    rows, expected = passes(plain, 4, 3), Minibatches({"x": X, "y": Y}, size=4, seed=3)
+    for kind in (plain, plain.with_format("torch"), plain.with_format("numpy")):
+        rows = passes(kind, 4, 3)
+        for step in (0, 1, 2):
+            assert torch.equal(rows(step)["x"], expected(step)["x"])
+            assert torch.equal(rows(step)["y"], expected(step)["y"])
+    whole = read_whole(plain, dtype=torch.float64, device=CPU, share=False)
+    assert torch.equal(whole["x"], X.double())
+    loader = passes(DataLoader(plain.with_format("torch"), batch_size=5))
+    assert torch.equal(loader(0)["x"], X[:5])
+    stream = passes(DataLoader(plain.to_iterable_dataset().with_format("torch"), batch_size=5))
+    assert torch.equal(stream(1)["y"], Y[:5])  # begins anew where it is asked
+    for name, kind in (("text", "<U1"), ("bag", "object")):
+        message = rf"The dataset\['{name}'\] is a numpy array of {kind}"
+        with pytest.raises(nestruct.InputError, match=message):
+            passes(table.select_columns([name]), 4)(0)
+    with pytest.raises(nestruct.InputError, match=r"The data\['train'\] is a Dataset, and"):
+        read_data(datasets.DatasetDict(train=plain))
+
+
 def test_a_dataset_whose_examples_do_not_fit_together():
     class Ragged(Table):
         def __getitem__(self, place):
