@@ -83,6 +83,11 @@ class Table(Dataset):
         return DATA[place]
 
 
+class Empty(Table):
+    def __len__(self):
+        return 0
+
+
 class Stream(IterableDataset):
     def __iter__(self):
         return iter(DATA)
@@ -140,6 +145,9 @@ def test_a_loader_without_a_length_and_one_with_a_batch_size():
     assert fit(stream)[1].step == 8
     with pytest.raises(nestruct.InputError, match="max_epochs needs data whose length is known"):
         fit(stream, max_steps=0, max_epochs=1)
+    for data, options in ((Empty(), {"max_steps": 0, "max_epochs": 1}), (Empty(), {})):
+        with pytest.raises(nestruct.InputError, match="The DataLoader gives no batch: give it exa"):
+            fit(DataLoader(data, batch_size=2), **options)
     with pytest.raises(nestruct.InputError, match="batch_size is 8, but the DataLoader says"):
         fit(DataLoader(Table(), batch_size=16), batch_size=8)
 
@@ -190,9 +198,14 @@ def test_held_out_batches_of_several_shapes(tmp_path):
     assert result.test["loss"] == pytest.approx(mean)
 
 
-def test_a_batch_on_another_device_than_the_model():
+@pytest.mark.parametrize("make", [nes, nestruct.StructureNES])
+def test_a_batch_on_another_device_than_the_model(make):
+    model, far = toys.vae(), DATA.to("meta")
     with pytest.raises(nestruct.InputError, match="the batch is on meta and the model on cpu: mov"):
-        nestruct.StructureNES().backward(toys.vae(), DATA.to("meta"), seed=0)
+        make().backward(model, far, seed=0)
+    adam = torch.optim.Adam(model.parameters())
+    with pytest.raises(nestruct.InputError, match="the batch is on meta and the model on cpu"):
+        nestruct.fit(model, make(), adam, lambda step: far, max_steps=1, progress=False)
 
 
 def test_numbers_of_numpy(tmp_path):

@@ -48,27 +48,27 @@ def read_data(data: Any, dtype: torch.dtype | None = None) -> Any:
     return data if callable(data) else as_batch(data, dtype=dtype, name="the data")
 
 
-def read_whole(data: Any, *, dtype: torch.dtype | None, device: torch.device, share: bool) -> Any:
+def read_whole(
+    data: Any, *, dtype: torch.dtype | None, device: torch.device | None, share: bool
+) -> Any:
     """Held-out examples as one batch on a device, or, where they have several shapes, `Pieces`.
-
-    A type that moves itself stays where it is.
 
     Args:
         data: As that of `read_data`.
         dtype: What numpy's floating-point numbers become.
-        device: Where to put it.
+        device: Where to put it; where it is when None. A type that moves itself is left there.
         share: Whether processes share the examples; then each of them must call it.
     """
-    found = read_data(data, dtype)
+    found, place = read_data(data, dtype), device or _CPU
     if isinstance(found, Loader):
-        whole = found.to(device).whole()
+        whole = found.to(place).whole()
         if share:
             for piece in whole.pieces if isinstance(whole, Pieces) else [whole]:
-                check_same_on_all_ranks(piece, device)
+                check_same_on_all_ranks(piece, place)
         return whole
     if isinstance(found, Rows):
-        return found.to(device).whole()
-    return found if isinstance(found, HasTo) else to_device(found, device)
+        return found.to(place).whole()
+    return found if device is None or isinstance(found, HasTo) else to_device(found, device)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -170,14 +170,14 @@ class Loader:
         """
         with forked_generators():
             torch.manual_seed(derive_seed(0, Purpose.ORDER))
-            batches = [self.read(batch) for batch in self.source]
+            batches = [to_device(self.read(batch), self.device) for batch in self.source]
         if not batches:
             raise self.empty()
         one = None if isinstance(batches[0], HasSelectRows) else concatenate(batches)
         return Pieces(batches) if one is None else one
 
     def read(self, found: Any) -> Any:
-        """One of its batches as tensors on the device, of the same structure as those before."""
+        """One of its batches as tensors, of the same structure as those before."""
         batch = as_batch(found, dtype=self.dtype)
         batch_size(batch)  # its tensors agree on it
         structure = describe(batch)
@@ -187,7 +187,7 @@ class Loader:
                 f"then {structure}: make them alike in its dataset or collate_fn."
             )
         self._structure = structure
-        return to_device(batch, self.device)
+        return batch
 
     def empty(self) -> InputError:
         """What to raise where a pass gives no batch."""
@@ -219,9 +219,12 @@ class Passes:
     def steps_per_epoch(self) -> int | None:
         """Batches in one pass; None where the loader does not know."""
         try:
-            return len(self.loader.source) if isinstance(self.loader.source, Sized) else None
+            length = len(self.loader.source) if isinstance(self.loader.source, Sized) else None
         except (TypeError, NotImplementedError):  # of a stream
             return None
+        if length == 0:
+            raise self.loader.empty()
+        return length
 
     def __call__(self, step: int) -> Any:
         """The batch of a step; the next one, whichever it is."""
@@ -230,7 +233,7 @@ class Passes:
                 self._batches = None
             batch = self.loader.read(self._next(step))
             check_same_on_all_ranks(batch, self.loader.device)
-            self._step, self._batch = step, batch
+            self._step, self._batch = step, to_device(batch, self.loader.device)
         return self._batch
 
     def _next(self, step: int) -> Any:

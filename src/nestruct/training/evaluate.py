@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from nestruct.checks import check_count
 from nestruct.data import batch_size as num_examples
-from nestruct.data import read_whole, slices
+from nestruct.data import device_of, read_whole, slices
 from nestruct.errors import InputError
 from nestruct.models.compiled import unwrap
 from nestruct.models.hooks import HasLoss, HasMetrics
@@ -57,7 +57,7 @@ def evaluate(
     model, measure = unwrap(model), default_metrics if metrics is None else metrics
     device = device_of_model(model)
     data = read_whole(data, dtype=dtype_of_model(model), device=device, share=share)
-    count = num_examples(data)
+    count, device = num_examples(data), device or device_of(data)
     batch_size = check_count("evaluate", "batch_size", batch_size, 1)
     if count == 0:
         raise InputError("There is nothing to evaluate on: the data have no examples.")
@@ -82,9 +82,9 @@ def evaluate(
     }
 
 
-def device_of_model(model: nn.Module) -> torch.device:
-    """Where a model's parameters are; the CPU where it has none."""
-    return next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+def device_of_model(model: nn.Module) -> torch.device | None:
+    """Where a model's parameters are; None where it has none."""
+    return next((parameter.device for parameter in model.parameters()), None)
 
 
 def dtype_of_model(model: nn.Module) -> torch.dtype:

@@ -190,7 +190,7 @@ def fit(
         'finished'
     """
     model = unwrap(model)
-    device, dtype = device_of_model(model), dtype_of_model(model)
+    device, dtype = device_of_model(model) or torch.device("cpu"), dtype_of_model(model)
     check_loggers(loggers)
     loggers = loggers if my_rank() == 0 else ()
     session = Session(run, resume=resume, device=device)
