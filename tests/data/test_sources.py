@@ -116,6 +116,8 @@ def test_a_hugging_face_dataset(tmp_path, monkeypatch):
     assert torch.equal(loader(0)["x"], X[:5])
     stream = passes(DataLoader(plain.to_iterable_dataset().with_format("torch"), batch_size=5))
     assert torch.equal(stream(1)["y"], Y[:5])  # begins anew where it is asked
+    with pytest.raises(nestruct.InputError, match="IterableDataset is a stream of examples"):
+        read_data(plain.to_iterable_dataset())
     for name, kind in (("text", "<U1"), ("bag", "object")):
         message = rf"The dataset\['{name}'\] is a numpy array of {kind}"
         with pytest.raises(nestruct.InputError, match=message):
@@ -171,7 +173,7 @@ def test_a_stream_has_no_length_and_begins_again():
     minibatches = passes(DataLoader(Stream(), batch_size=5))
     assert minibatches.steps_per_epoch is None
     assert [len(batch) for batch in steps(minibatches, 0, 1, 2)] == [5, 5, 5]
-    with pytest.raises(nestruct.InputError, match=r"Stream is an IterableDataset.*in a torch Data"):
+    with pytest.raises(nestruct.InputError, match=r"Stream is a stream of examples.*torch DataL"):
         read_data(Stream())
 
 

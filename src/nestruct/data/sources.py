@@ -36,9 +36,9 @@ def read_data(data: Any, dtype: torch.dtype | None = None) -> Any:
         return data  # a type of its own
     if isinstance(data, TensorDataset):
         return tuple(data.tensors)
-    if isinstance(data, IterableDataset):
+    if isinstance(data, IterableDataset) or _is_stream(data):
         raise InputError(
-            f"{type(data).__name__} is an IterableDataset, which does not say how large a batch "
+            f"{type(data).__name__} is a stream of examples, which does not say how large a batch "
             "is: give it in a torch DataLoader."
         )
     if isinstance(data, Dataset) or _is_table(data):
@@ -278,6 +278,11 @@ def _is_table(data: Any) -> bool:
     """Whether it is a dataset of the `datasets` package, or one that has the same methods."""
     methods = ("with_format", "column_names", "format", "__getitem__", "__len__")
     return not isinstance(data, dict) and all(hasattr(data, name) for name in methods)
+
+
+def _is_stream(data: Any) -> bool:
+    """Whether it is a dataset of the `datasets` package that has no rows, only an order."""
+    return hasattr(data, "with_format") and not isinstance(data, dict) and not _is_table(data)
 
 
 def _is_iterable(data: Any) -> bool:
