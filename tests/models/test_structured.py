@@ -373,3 +373,21 @@ def test_a_decoder_without_a_number_per_example_is_refused(decode, estimator):
         InputError, match=r"Model\.decode must give log p\(x \| z\) of each example"
     ):
         estimator.backward(Model(), torch.randn(6, 3), seed=0)
+
+
+def test_a_sequential_encoder_sees_what_is_reconstructed():
+    model, x = vae(), bits(3, 6)
+    expected = model.loss(x, NOISE)
+    for batch in ((x,), [x, torch.zeros(3)], {"x": x, "z": torch.eye(4)[:3]}):
+        assert torch.equal(model.loss(batch, NOISE), expected)
+
+
+def test_an_encoder_of_ones_own_sees_the_batch():
+    class Own(torch.nn.Linear):
+        def forward(self, batch):
+            return super().forward(batch["x"] + batch["shift"])
+
+    x = torch.ones(2, 3)
+    for encoder in (Own(3, 4), torch.nn.Sequential(Own(3, 4))):
+        model = nestruct.StructuredVAE(encoder, torch.nn.Linear(4, 3), nestruct.Categorical(4))
+        assert model.encode({"x": x, "shift": x}).shape == (2, 4)

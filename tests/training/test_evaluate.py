@@ -98,3 +98,14 @@ def test_a_batch_has_examples(size):
 def test_a_module_without_a_loss():
     with pytest.raises(nestruct.InputError, match="Linear cannot be evaluated"):
         nestruct.evaluate(torch.nn.Linear(2, 2), torch.ones(3, 2))
+
+
+def test_data_are_left_where_they_are_for_a_model_without_parameters():
+    class Where(torch.nn.Module):
+        def loss(self, batch, noise):
+            seen.append(batch.device.type)
+            return torch.zeros(len(batch))
+
+    seen = []
+    nestruct.evaluate(Where(), torch.ones(2, 3, device="meta"))
+    assert seen == ["meta"]

@@ -7,6 +7,7 @@ import pytest
 import torch
 import toys
 from fits import DATA, HELD_OUT, CrashError, Normed, crash_at, metrics, nes, train, train_normed
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import nestruct
 from nestruct.estimators.base import StepReport
@@ -72,6 +73,139 @@ def test_data_can_be_a_function_of_the_step():
     adam = torch.optim.Adam(model.parameters())
     nestruct.fit(model, nes(), adam, minibatch, max_steps=3, progress=False)
     assert seen == [0, 0, 1, 2]  # the first one also for the estimator to look at
+
+
+class Table(Dataset):
+    def __len__(self):
+        return len(DATA)
+
+    def __getitem__(self, place):
+        return DATA[place]
+
+
+class Empty(Table):
+    def __len__(self):
+        return 0
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(DATA)
+
+
+def fit(data, **options):
+    model = toys.vae()
+    adam = torch.optim.Adam(model.parameters(), lr=0.02)
+    options = {"max_steps": 8, "eval_interval": 4, "progress": False} | options
+    return model, nestruct.fit(model, nestruct.StructureNES(), adam, data, **options)
+
+
+SAME = {
+    "numpy": (DATA.numpy(), HELD_OUT.numpy()),
+    "smaller numbers": (DATA.float().numpy(), HELD_OUT.byte().numpy().astype(np.float16)),
+    "Dataset": (Table(), DataLoader(TensorDataset(HELD_OUT), batch_size=7)),
+    "TensorDataset": (TensorDataset(DATA), TensorDataset(HELD_OUT)),
+}
+
+
+@pytest.mark.parametrize("kind", SAME)
+def test_data_of_every_kind_train_as_tensors_do(kind):
+    data, held_out = SAME[kind]
+    options = {"batch_size": 8, "seed": 3}
+    model, result = fit(data, validation=held_out, test=held_out, **options)
+    plain, expected = fit(DATA, validation=HELD_OUT, test=HELD_OUT, **options)
+    assert (result.best, result.test) == (expected.best, expected.test)
+    for a, b in zip(model.parameters(), plain.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_a_dictionary_of_numpy():
+    held_out = {"x": HELD_OUT.numpy(), "z": np.eye(4)[np.arange(len(HELD_OUT)) % 4]}
+    _, result = fit({"x": DATA.numpy()}, validation=held_out)
+    assert result.best.keys() == {"loss", "f1_map", "f1_sample"}
+
+
+def test_a_loader_says_which_examples_a_step_sees():
+    class Seen(nestruct.StructureNES):
+        def backward(self, model, batch, *, seed, step=0):
+            seen.append(batch)
+            return super().backward(model, batch, seed=seed, step=step)
+
+    model, seen = toys.vae(), []
+    adam = torch.optim.Adam(model.parameters())
+    loader = DataLoader(TensorDataset(DATA), batch_size=16)
+    result = nestruct.fit(model, Seen(), adam, loader, max_epochs=2, progress=False)
+    assert result.step == len(seen) == 6
+    for batch, expected in zip(seen, 2 * DATA.split(16), strict=True):
+        assert torch.equal(batch[0], expected)
+
+
+def test_a_loader_without_a_length_and_one_with_a_batch_size():
+    stream = DataLoader(Stream(), batch_size=16)
+    assert fit(stream)[1].step == 8
+    with pytest.raises(nestruct.InputError, match="max_epochs needs data whose length is known"):
+        fit(stream, max_steps=0, max_epochs=1)
+    for data, options in ((Empty(), {"max_steps": 0, "max_epochs": 1}), (Empty(), {})):
+        with pytest.raises(nestruct.InputError, match="The DataLoader gives no batch: give it exa"):
+            fit(DataLoader(data, batch_size=2), **options)
+    with pytest.raises(nestruct.InputError, match="batch_size is 8, but the DataLoader says"):
+        fit(DataLoader(Table(), batch_size=16), batch_size=8)
+
+
+def test_a_run_of_a_loader_goes_on_and_says_what_it_does_not_promise(tmp_path, capsys):
+    def loader():
+        return DataLoader(Table(), batch_size=16, shuffle=True)
+
+    options = {"run": tmp_path, "log_interval": 1, "checkpoint_seconds": 0}
+    with pytest.raises(CrashError):
+        fit(loader(), callbacks=[crash_at(5)], **options)
+    assert read_config(tmp_path)["data"] == {"source": "DataLoader"}
+    with pytest.raises(nestruct.InputError, match=r"began with data\.source DataLoader, not none"):
+        fit(DATA, resume=True, **options)
+    capsys.readouterr()
+    options["progress"] = True
+    _, result = fit(loader(), resume=True, **options)
+    assert (result.reason, result.step) == ("finished", 8)
+    assert "begins anew, in an order of its own" in capsys.readouterr().out
+    assert [r["step"] for r in metrics(tmp_path)] == [*range(1, 9)]
+
+
+def test_a_dataset_resumes_to_the_same_bits(tmp_path):
+    options = {"log_interval": 1, "checkpoint_seconds": 0, "batch_size": 8}
+    whole, _ = fit(Table(), **options)
+    with pytest.raises(CrashError):
+        fit(Table(), run=tmp_path, callbacks=[crash_at(5)], **options)
+    model, _ = fit(Table(), run=tmp_path, resume=True, **options)
+    for a, b in zip(whole.parameters(), model.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_held_out_batches_of_several_shapes(tmp_path):
+    class Sums(toys.Formula):
+        def loss(self, batch, noise):
+            return (self.theta[0].sum() - batch.sum(1)) ** 2
+
+        def details(self, batch):
+            raise AssertionError("of several shapes there are no details")
+
+    batches = [torch.ones(3, 2), torch.ones(2, 5)]
+    loader = DataLoader(batches, batch_size=None)
+    model = Sums(lambda theta: theta)
+    adam = torch.optim.Adam(model.parameters())
+    options = {"validation": loader, "test": loader, "max_steps": 2, "progress": False}
+    result = nestruct.fit(model, nes(), adam, loader, run=tmp_path, **options)
+    mean = sum(model.loss(batch, None).sum().item() for batch in batches) / 5
+    assert result.test["loss"] == pytest.approx(mean)
+
+
+@pytest.mark.parametrize("make", [nes, nestruct.StructureNES])
+def test_a_batch_on_another_device_than_the_model(make):
+    model, far = toys.vae(), DATA.to("meta")
+    with pytest.raises(nestruct.InputError, match="the batch is on meta and the model on cpu: mov"):
+        make().backward(model, far, seed=0)
+    adam = torch.optim.Adam(model.parameters())
+    with pytest.raises(nestruct.InputError, match="the batch is on meta and the model on cpu"):
+        nestruct.fit(model, make(), adam, lambda step: far, max_steps=1, progress=False)
 
 
 def test_numbers_of_numpy(tmp_path):

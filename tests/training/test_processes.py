@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import fit_on_ranks
 import pytest
 import torch
 import train_on_ranks
@@ -76,3 +77,24 @@ def test_a_recipe_ends_as_in_one_process(name, alone, together):
     assert splits == other_splits
     for first, second in zip(numbers, others, strict=True):
         assert second == pytest.approx(first, rel=1e-4, abs=1e-4, nan_ok=True)
+
+
+def test_loaders_and_callbacks_on_several_processes(tmp_path):
+    """A batch of a loader is shared by its rows; a callback of rank 0 stops all."""
+    threads = torch.get_num_threads()
+    with torch.random.fork_rng():
+        fit_on_ranks.main(tmp_path)
+    torch.set_num_threads(threads)
+    run_on_ranks(2, Path(fit_on_ranks.__file__), tmp_path)
+    alone, *together = (
+        json.loads((tmp_path / f"{name}.json").read_text()) for name in ("1-0", "2-0", "2-1")
+    )
+    assert together[0] == together[1]
+    for a, b in zip(alone["parameters"], together[0]["parameters"], strict=True):
+        assert a == pytest.approx(b, rel=1e-9)
+    assert together[0]["best"] == pytest.approx(alone["best"], rel=1e-9)
+    for found in (alone, *together):
+        assert found["stopped"] == ["stopped by a callback", 3]
+    assert len(together[0]["refused"]) == 3
+    for sentence in together[0]["refused"]:
+        assert "were given different batches" in sentence

@@ -9,6 +9,7 @@ from nestruct.data.batch import (
     to_device,
 )
 from nestruct.data.catalogue import CATALOGUE
+from nestruct.data.convert import as_batch, check_same_on_all_ranks
 from nestruct.data.domains import Treebanks
 from nestruct.data.grammar import Grammar
 from nestruct.data.graph_layout import GraphLayout
@@ -16,6 +17,7 @@ from nestruct.data.images import Images
 from nestruct.data.minibatches import Minibatches, make_minibatches
 from nestruct.data.patterns import Patterns
 from nestruct.data.sentences import Buckets, Sentences, Vocabulary
+from nestruct.data.sources import Loader, Pieces, Rows, read_data, read_whole
 
 __all__ = [
     "CATALOGUE",
@@ -23,15 +25,22 @@ __all__ = [
     "Grammar",
     "GraphLayout",
     "Images",
+    "Loader",
     "Minibatches",
     "Patterns",
+    "Pieces",
+    "Rows",
     "Sentences",
     "Treebanks",
     "Vocabulary",
+    "as_batch",
     "batch_size",
+    "check_same_on_all_ranks",
     "device_of",
     "make_minibatches",
     "map_tensors",
+    "read_data",
+    "read_whole",
     "select_rows",
     "slices",
     "to_device",

@@ -5,9 +5,10 @@ CUDA graph where that pays), gradients are set, failures noticed, costs counted.
 what a step computes: `estimate`.
 """
 
+import contextlib
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -15,9 +16,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from nestruct.data import batch_size
+from nestruct.data import batch_size, device_of
+from nestruct.data.hooks import HasSelectRows
 from nestruct.errors import InputError
 from nestruct.models import StructuredModel
+from nestruct.models.compiled import unwrap
 from nestruct.models.hooks import HasAtStep
 from nestruct.noise import Noise
 from nestruct.population import Layout
@@ -111,10 +114,13 @@ class Estimator(ABC):
         `nestruct.fit` calls it, so that the checkpoint of step 0 holds the plan; `backward` plans
         where no one has.
         """
+        model = unwrap(model)
         self.prepare(model, batch, seed=seed)
         if isinstance(model, HasAtStep):
             model.at_step(0)
-        self._plan_step(model, Layout(model, self.perturb), batch, seed)
+        layout = Layout(model, self.perturb)
+        with _told_where(self, batch, layout.device):
+            self._plan_step(model, layout, batch, seed)
 
     def parameters(self) -> list[nn.Parameter]:
         """The estimator's own parameters, which join the optimizer."""
@@ -139,7 +145,7 @@ class Estimator(ABC):
         Raises:
             NestructError: Nothing of a step was usable.
         """
-        examples = batch_size(batch)
+        model, examples = unwrap(model), batch_size(batch)
         if examples == 0:
             raise InputError(
                 f"{type(self).__name__}: the batch has no examples; give it at least one."
@@ -149,8 +155,7 @@ class Estimator(ABC):
         watch.raise_if_all_failed()
         phase = model.at_step(step) if isinstance(model, HasAtStep) else None
         layout = Layout(model, self.perturb)
-        self._plan_step(model, layout, batch, seed)
-        on_cpu, before = layout.device.type == "cpu", solver_seconds()
+        on_cpu = layout.device.type == "cpu"
 
         def one_step(batch: Any, number: int | Tensor) -> tuple[list[Tensor], Stats]:
             start = num_solved()
@@ -159,7 +164,10 @@ class Estimator(ABC):
                 stats["solved"] = torch.full((), num_solved() - start, device=layout.device)
             return moves, stats
 
-        gradients, stats = self._run(one_step, model, layout, batch, seed, step, phase)
+        with _told_where(self, batch, layout.device):
+            self._plan_step(model, layout, batch, seed)
+            before = solver_seconds()
+            gradients, stats = self._run(one_step, model, layout, batch, seed, step, phase)
         targets = [*layout.parameters.values(), *self.parameters()]
         for parameter, gradient in zip(targets, gradients, strict=True):
             parameter.grad = like(parameter, gradient)
@@ -249,6 +257,21 @@ class Estimator(ABC):
         if self._watching is None:
             self._watching = Watch(f"{type(self).__name__}: {self.all_failed}")
         return self._watching
+
+
+@contextlib.contextmanager
+def _told_where(estimator: Estimator, batch: Any, device: torch.device) -> Iterator[None]:
+    """Turns torch's error of two devices into a sentence."""
+    try:
+        yield
+    except RuntimeError as error:
+        found = device_of(batch)
+        if found == device or isinstance(batch, HasSelectRows):  # whose device is not known
+            raise
+        raise InputError(
+            f"{type(estimator).__name__}: the batch is on {found} and the model on {device}: move "
+            "one of them. (fit moves data, but not what a function of the step gives.)"
+        ) from error
 
 
 def summarise(losses: Tensor, gradients: Sequence[Tensor]) -> Stats:

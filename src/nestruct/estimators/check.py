@@ -17,6 +17,7 @@ from nestruct.errors import InputError
 from nestruct.estimators.base import Estimator
 from nestruct.estimators.enumeration import exact_loss
 from nestruct.models import StructuredModel
+from nestruct.models.compiled import uncompiled, unwrap
 from nestruct.noise import Noise
 from nestruct.population import Layout, budget, needs_loop
 from nestruct.population.evaluate import is_training, tensor_places
@@ -105,10 +106,14 @@ def check_gradient(
     for name, count in (("num_trials", num_trials), ("num_reference", num_reference)):
         if count < 2:
             raise InputError(f"check_gradient: {name} must be at least 2, got {count}.")
+    model = unwrap(model)
     parameters = list(Layout(model, estimator.perturb).parameters.values())
     saved = [p.grad for p in parameters]
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
-    truth, truth_error = _smoothed_gradient(model, batch, parameters, sigma, num_reference, seed)
+    with uncompiled(model):
+        truth, truth_error = _smoothed_gradient(
+            model, batch, parameters, sigma, num_reference, seed
+        )
     estimates = _trials(model, estimator, batch, parameters, num_trials, seed)
     laws = {}
     for law, other in estimator.other_laws().items() if compare_laws else ():

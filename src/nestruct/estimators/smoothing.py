@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from nestruct.checks import check_count, check_positive
+from nestruct.models.compiled import unwrap
 from nestruct.noise import Noise
 from nestruct.population import Layout, Population, evaluate_members, needs_loop
 from nestruct.population.directions import fill_directions
@@ -65,6 +66,7 @@ def smoothing_gap(
     check_positive("smoothing_gap", "sigma", sigma)
     pairs = check_count("smoothing_gap", "num_perturbations", num_perturbations, 4) // 2
     step = max(1, check_count("smoothing_gap", "chunk_size", chunk_size, 2) // 2)
+    model = unwrap(model)
     layout, noise = Layout(model, None), Noise(seed=seed)
     mode = "loop" if needs_loop(model) else "vmap"
     flat = torch.empty(min(step, pairs), layout.size, dtype=layout.dtype, device=layout.device)

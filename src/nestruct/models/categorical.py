@@ -81,7 +81,7 @@ class CategoricalVAE(StructuredVAE):
         if self._images is None:
             raise InputError(
                 "CategoricalVAE: revival looks at the training examples, so fit needs them as "
-                "data, not as a function of the step; or say revival=0."
+                "tensors, not as a loader or a function of the step; or say revival=0."
             )
         counts, costs = preferences(self, self._images, self.num_classes)
         scores, prototypes = self.encoder[-1], self.decoder[0]  # type: ignore[index]

@@ -83,8 +83,8 @@ class HasBegin(Protocol):
     """``begin``: a look at the training examples, for what `after_step` does with them.
 
     `nestruct.fit` calls it once in every session of a run, before the first step, with all training
-    examples on the model's device. It does not where the data are a function of the step. Without
-    it, nothing happens.
+    examples on the model's device. It does not where the data are a function of the step, a Dataset
+    or a DataLoader. Without it, nothing happens.
     """
 
     def begin(self, data: Any) -> None:

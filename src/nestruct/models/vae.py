@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from nestruct.checks import check_choice
 from nestruct.errors import InputError
+from nestruct.models.compiled import unwrap
 from nestruct.models.structured import StructuredModel, observed
 from nestruct.objective import DIVERGENCES, bound_log_probability, check_divergence
 from nestruct.structures import Structure
@@ -16,7 +17,8 @@ class StructuredVAE(StructuredModel):
     """A variational auto-encoder with a discrete latent structure.
 
     Args:
-        encoder: ``encoder(batch)`` gives scores.
+        encoder: ``encoder(batch)`` gives scores; an `nn.Sequential` that begins with a layer of
+            torch's gets what is reconstructed alone.
         decoder: ``decoder(z, batch)`` gives the parameters of the likelihood, ``[..., batch, *x]``;
             an `nn.Sequential` gets ``z`` alone.
         structure: The latent space.
@@ -69,11 +71,13 @@ class StructuredVAE(StructuredModel):
 
     def encode(self, batch: Any) -> Tensor:
         """``encoder(batch)``."""
-        return self.encoder(batch)
+        network = unwrap(self.encoder)
+        alone = isinstance(network, nn.Sequential) and _is_of_torch(next(iter(network), None))
+        return self.encoder(observed(batch) if alone else batch)
 
     def decode(self, batch: Any, z: Tensor) -> Tensor:
         """The log-likelihood of each example at ``z``."""
-        alone = isinstance(self.decoder, nn.Sequential)
+        alone = isinstance(unwrap(self.decoder), nn.Sequential)
         return self.log_likelihood(self.decoder(z) if alone else self.decoder(z, batch), batch)
 
     def divergence(self, scores: Tensor, batch: Any) -> Tensor:
@@ -107,6 +111,11 @@ class StructuredVAE(StructuredModel):
     def bound(self) -> float | None:
         """M, where it counts: in training."""
         return self.loss_bound if self.training else None
+
+
+def _is_of_torch(layer: nn.Module | None) -> bool:
+    """Whether a layer is one of torch's own, which take one tensor."""
+    return type(layer).__module__.startswith("torch.nn.")
 
 
 def _bernoulli(logits: Tensor, x: Tensor) -> Tensor:

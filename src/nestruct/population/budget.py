@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from nestruct.models.compiled import uncompiled
 from nestruct.noise import Noise, forked_generators
 from nestruct.structures import nan_rows
 
@@ -41,7 +42,7 @@ def activation_bytes(model: nn.Module, batch: Any, noise: Noise) -> int:
     copies = {name: buffer.clone() for name, buffer in model.named_buffers()}
     try:
         device = next(model.parameters()).device
-        with torch.no_grad(), nan_rows(), forked_generators(device), counter:
+        with torch.no_grad(), nan_rows(), forked_generators(device), uncompiled(model), counter:
             model.loss(batch, noise)  # type: ignore[operator]
     finally:
         for name, buffer in model.named_buffers():

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from nestruct.data import batch_size, select_rows
 from nestruct.errors import InputError
 from nestruct.members import Population
+from nestruct.models.compiled import uncompiled
 from nestruct.models.hooks import HasCapturable, HasPopulationLosses
 from nestruct.noise import Noise, derive_seed, forked_generators
 from nestruct.population.savings import categorical_losses
@@ -175,7 +176,7 @@ def _vmapped(loss, model, population, noise, member_noise, rows) -> Tensor:
         None if member_noise is None else 0,
         None if rows is None else 0,
     )
-    with fixed_dropout(model, noise):
+    with fixed_dropout(model, noise), uncompiled(model):
         return torch.func.vmap(loss, in_dims=dims, randomness="same")(state, member_noise, rows)
 
 

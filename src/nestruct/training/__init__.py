@@ -4,9 +4,11 @@
 `load`, reports and a resumed training read.
 """
 
+from nestruct.training.callbacks import Event
 from nestruct.training.evaluate import evaluate
 from nestruct.training.fit import FitResult, fit
 from nestruct.training.join import LostProcessError, join_processes
+from nestruct.training.loggers import CSVLogger, Logger, TensorBoard, WandB
 from nestruct.training.options import Training
 from nestruct.training.recipes import (
     Experiment,
@@ -23,12 +25,17 @@ from nestruct.training.recipes import (
 from nestruct.training.run import CheckpointError, read_config
 
 __all__ = [
+    "CSVLogger",
     "CheckpointError",
+    "Event",
     "Experiment",
     "FitResult",
+    "Logger",
     "LostProcessError",
     "Recipe",
+    "TensorBoard",
     "Training",
+    "WandB",
     "build",
     "evaluate",
     "evaluate_file",

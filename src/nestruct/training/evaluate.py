@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from nestruct.checks import check_count
 from nestruct.data import batch_size as num_examples
-from nestruct.data import device_of, slices
+from nestruct.data import device_of, read_whole, slices
 from nestruct.errors import InputError
+from nestruct.models.compiled import unwrap
 from nestruct.models.hooks import HasLoss, HasMetrics
 from nestruct.noise import Noise, derive_seed, forked_generators
 from nestruct.processes import add_over_ranks, my_rank, world_size
@@ -40,7 +41,7 @@ def evaluate(
 
     Args:
         model: Any module with ``loss(batch, noise)``.
-        data: All examples, as one batch.
+        data: What `nestruct.fit` takes, but no function of the step; moved to the model's device.
         seed: Decides the draws.
         batch_size: Examples at once.
         metrics: A function of (model, batch, noise) to use instead; one value per example each.
@@ -53,8 +54,10 @@ def evaluate(
         >>> sorted(nestruct.evaluate(vae, torch.ones(5, 6)))
         ['loss']
     """
-    measure = default_metrics if metrics is None else metrics
-    count, device = num_examples(data), device_of(data)
+    model, measure = unwrap(model), default_metrics if metrics is None else metrics
+    device = device_of_model(model)
+    data = read_whole(data, dtype=dtype_of_model(model), device=device, share=share)
+    count, device = num_examples(data), device or device_of(data)
     batch_size = check_count("evaluate", "batch_size", batch_size, 1)
     if count == 0:
         raise InputError("There is nothing to evaluate on: the data have no examples.")
@@ -77,6 +80,17 @@ def evaluate(
     return {
         name: _mean(column) for name, column in zip(sums[0], zip(*totals, strict=True), strict=True)
     }
+
+
+def device_of_model(model: nn.Module) -> torch.device | None:
+    """Where a model's parameters are; None where it has none."""
+    return next((parameter.device for parameter in model.parameters()), None)
+
+
+def dtype_of_model(model: nn.Module) -> torch.dtype:
+    """What a model computes in: the type of its first floating-point parameter."""
+    kinds = (parameter.dtype for parameter in model.parameters() if parameter.is_floating_point())
+    return next(kinds, torch.get_default_dtype())
 
 
 def _sum(value: Tensor | tuple[Tensor, Tensor]) -> tuple[float, float]:

@@ -12,17 +12,22 @@ from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from nestruct.checks import check_name
+from nestruct.data import Pieces
 from nestruct.errors import NestructError, first_line, is_out_of_memory
 from nestruct.estimators import Estimator, StepReport
+from nestruct.models.compiled import load_state, state_of
 from nestruct.models.hooks import HasAfterStep
 from nestruct.noise import Purpose, derive_seed
 from nestruct.processes import any_rank, first_rank_decides, is_launched, is_lost_process
+from nestruct.training.callbacks import Callback, Event, call
 from nestruct.training.details import note_details
 from nestruct.training.drawings import Drawings
 from nestruct.training.interrupt import catch_interrupt
+from nestruct.training.loggers import Logger, log_to
 from nestruct.training.options import Training
 from nestruct.training.progress import Display
 from nestruct.training.run import Checkpoint, Record, Session
+from nestruct.training.run.state import Reason
 from nestruct.training.timing import Stopwatch
 
 
@@ -42,7 +47,8 @@ class Loop:
     seed: int
     session: Session
     drawings: Drawings | None
-    callbacks: Sequence[Callable[[Record], None]]
+    callbacks: Sequence[Callback]
+    loggers: Sequence[Logger]
     display: Display
     untrained: dict[str, float] | None = None  # what an evaluation before the first step gave
 
@@ -54,6 +60,7 @@ class Loop:
         # A new run saves after its first step: where memory was short, that has changed the plan.
         self._saved_at = time.monotonic() if now.step else -math.inf
         self._restored = not self.session.begins  # and no step was made since
+        self._stopped = False  # by a callback, which only rank 0 has
         with catch_interrupt(twice=not is_launched()) as interrupt:
             if self.validation is not None and now.initial is None:
                 if self.session.folder is not None and self.drawings is not None:
@@ -63,7 +70,9 @@ class Loop:
             # Asked once: to look for a hook takes as long as launching a kernel or two.
             after_step = self.model.after_step if isinstance(self.model, HasAfterStep) else None
             while now.step < settings.max_steps and not self._is_stuck():
-                if any_rank(bool(interrupt), self.session.device):
+                if any_rank(bool(interrupt) or self._stopped, self.session.device):
+                    if any_rank(self._stopped, self.session.device):
+                        return self._finish("stopped by a callback")
                     self._save("last")
                     now.reason = "interrupted"
                     return
@@ -83,7 +92,7 @@ class Loop:
                     self._evaluate()
                 if time.monotonic() - self._saved_at >= settings.checkpoint_seconds:
                     self._save("last")
-            self._finish()
+            self._finish("stopped early" if self._is_stuck() else "finished")
 
     def _step(self, batch: Any) -> StepReport:
         """Estimates the gradient and steps; what a checkpoint brought may turn out unusable."""
@@ -150,7 +159,7 @@ class Loop:
             self.session.append("structures.jsonl", self.drawings.line(now.step))
         if self.settings.is_better(value, None if now.best is None else now.best.get(metric)):
             now.best, now.best_step, now.unimproved = values | {metric: value}, now.step, 0
-            self.session.best_model = copy.deepcopy(self.model.state_dict())
+            self.session.best_model = copy.deepcopy(state_of(self.model))
             self._save("best")
         else:
             now.unimproved += 1
@@ -163,14 +172,14 @@ class Loop:
                 f"The scheduler cannot go on at step {self.session.now.step}: {error}."
             ) from error
 
-    def _finish(self) -> None:
+    def _finish(self, reason: Reason) -> None:
         """Saves the end, then tests the best parameters once and leaves them in the model."""
         now = self.session.now
         end = self._save("last")
         end.model = copy.deepcopy(end.model)  # what it holds is the model's own memory
         self._note_details("last", now.step)
         if self.session.best_model is not None:
-            self.model.load_state_dict(self.session.best_model)
+            load_state(self.model, self.session.best_model)
         elif self.validation is not None:
             self.display.note(
                 f"No {self.settings.metric} on validation data was finite, so no parameters are "
@@ -180,7 +189,7 @@ class Loop:
             now.test = self.measure("test", self.test)
             self._record("test", now.test, best_step=now.best_step)
         self._note_details("best", now.step if now.best_step is None else now.best_step)
-        now.reason = "stopped early" if self._is_stuck() else "finished"
+        now.reason = reason
         now.seconds = self._watch.seconds
         # The logs' lines stay as they were: a longer training cuts the test record off.
         if self.session.folder is not None:
@@ -192,7 +201,7 @@ class Loop:
     def _note_details(self, name: str, step: int) -> None:
         """Details of the test set, with the parameters that the model has now."""
         folder = self.session.folder
-        if folder is not None and self.test is not None:
+        if folder is not None and self.test is not None and not isinstance(self.test, Pieces):
             with folder.one_sentence():
                 note_details(folder.path, name, step, self.model, self.test)
 
@@ -218,8 +227,10 @@ class Loop:
 
     def _keep(self, record: Record) -> None:
         self.session.append("metrics.jsonl", record)
-        for callback in self.callbacks:
-            callback(record)
+        log_to(self.loggers, record)
+        event = Event(record, model=self.model, step=self.session.now.step)
+        call(self.callbacks, event)
+        self._stopped = self._stopped or event.stopped
 
     @property
     def _on_plateau(self) -> bool:

@@ -10,6 +10,7 @@ from nestruct.errors import InputError
 from nestruct.models.hooks import HasNeedsStart
 from nestruct.processes import first_rank_decides, my_rank
 from nestruct.training.fit import FitResult, fit
+from nestruct.training.loggers import TensorBoard
 from nestruct.training.recipes.build import build
 from nestruct.training.recipes.gap import WithSmoothingGap
 from nestruct.training.recipes.recipe import Recipe
@@ -23,7 +24,6 @@ from nestruct.training.run import (
     read_config,
 )
 from nestruct.training.run.restore import newest_checkpoint
-from nestruct.training.tensorboard import TensorBoard
 
 
 def train(
@@ -72,29 +72,24 @@ def train(
     first = None
     if settings.num_starts > 1:
         first = partial(try_starts, recipe, model, splits)
-    board = TensorBoard(Path(run)) if tensorboard else None
-    try:
-        return fit(
-            model,
-            experiment.estimator,
-            experiment.optimizer,
-            splits["train"],
-            validation=splits.get("validation"),
-            test=splits.get("test"),
-            scheduler=experiment.scheduler,
-            seed=recipe.seed,
-            run=run,
-            resume=resume,
-            metrics=metrics,
-            describe=data.drawing if isinstance(data, HasDrawing) else None,
-            baselines=data.baselines if isinstance(data, HasBaselines) else None,
-            callbacks=() if board is None else (board,),
-            config=recipe.to_config(),
-            progress=progress,
-            first=first,
-            init_from=init_from,
-            **settings.fit_options,
-        )
-    finally:
-        if board is not None:
-            board.close()
+    return fit(
+        model,
+        experiment.estimator,
+        experiment.optimizer,
+        splits["train"],
+        validation=splits.get("validation"),
+        test=splits.get("test"),
+        scheduler=experiment.scheduler,
+        seed=recipe.seed,
+        run=run,
+        resume=resume,
+        metrics=metrics,
+        describe=data.drawing if isinstance(data, HasDrawing) else None,
+        baselines=data.baselines if isinstance(data, HasBaselines) else None,
+        loggers=[TensorBoard(run)] if tensorboard else [],
+        config=recipe.to_config(),
+        progress=progress,
+        first=first,
+        init_from=init_from,
+        **settings.fit_options,
+    )

@@ -10,6 +10,7 @@ from torch import nn
 from nestruct.data import to_device
 from nestruct.data.hooks import HasHidden
 from nestruct.errors import InputError
+from nestruct.models.compiled import unwrap
 from nestruct.models.hooks import HasReadFile
 from nestruct.noise import Purpose, derive_seed
 from nestruct.training.details import note_details
@@ -57,7 +58,7 @@ def _load(
             )
         recipe = Recipe.from_tables(config | {"device": resolve_device(device)})
         model = rebuild_model(recipe, found.model)
-    fill_model(model, found.model, run)
+    fill_model(unwrap(model), found.model, run)
     return found.step, model.to(resolve_device(device)).eval()
 
 

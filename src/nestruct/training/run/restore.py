@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from nestruct.checks import check_choice
 from nestruct.errors import InputError
 from nestruct.estimators import Estimator
+from nestruct.models.compiled import load_state, state_of
 from nestruct.training.run.checkpoint import Checkpoint, first_good
 from nestruct.training.run.optimizer_state import load_optimizer, load_scheduler
 from nestruct.training.run.state import Progress
@@ -51,7 +52,7 @@ def restore(
     """Puts everything back as it was at a checkpoint."""
     try:
         _check_kinds(model, found.model)
-        model.load_state_dict(found.model)
+        load_state(model, found.model)
         load_optimizer(optimizer, found.optimizer["optimizer"])
         if scheduler is not None:
             load_scheduler(scheduler, found.optimizer["scheduler"])
@@ -89,7 +90,7 @@ def fill_model(model: nn.Module, state: dict[str, Any], run: str | Path) -> None
     """Sets a model's parameters to those of a run's checkpoint."""
     try:
         _check_kinds(model, state)
-        model.load_state_dict(state)
+        load_state(model, state)
     except Exception as error:  # a model's own set_extra_state may raise anything
         # torch lists all tensors, a kind of mistake in a line: the first of them tells enough.
         _, _, reasons = str(error).partition(":\n")
@@ -103,7 +104,7 @@ def fill_model(model: nn.Module, state: dict[str, Any], run: str | Path) -> None
 
 def _check_kinds(model: nn.Module, state: dict[str, Any]) -> None:
     """Raises where a parameter would lose its imaginary part: torch says that in a warning only."""
-    for name, own in model.state_dict().items():
+    for name, own in state_of(model).items():
         value = state.get(name)
         is_complex = isinstance(value, Tensor) and value.is_complex()
         if is_complex and not (isinstance(own, Tensor) and own.is_complex()):

@@ -12,6 +12,7 @@ from torch import nn
 
 from nestruct.errors import InputError
 from nestruct.estimators import Estimator
+from nestruct.models.compiled import state_of
 from nestruct.processes import (
     first_rank_decides,
     is_launched,
@@ -186,7 +187,7 @@ class Session:
         if self.folder is not None:
             self.now.lines, self.now.digests = self.folder.lines, self.folder.digests
         checkpoint = Checkpoint(
-            model=model.state_dict(),
+            model=state_of(model),
             optimizer={
                 "optimizer": optimizer.state_dict(),
                 "scheduler": None if scheduler is None else scheduler.state_dict(),
@@ -224,7 +225,7 @@ class Session:
 
 def _describe_start(path: Path, model: nn.Module, init_from: str | Path | None) -> dict[str, str]:
     """The SHA-256 of a model's parameters, and whose they were."""
-    start = {"parameters": checksum_of(model.state_dict())}
+    start = {"parameters": checksum_of(state_of(model))}
     return start if init_from is None else start | {"init_from": os.path.relpath(init_from, path)}
 
 

@@ -10,6 +10,7 @@ from nestruct.checks import check_value
 from nestruct.errors import InputError
 
 Record = dict[str, Any]  # one line of a log
+Reason = Literal["finished", "stopped early", "stopped by a callback", "interrupted"]
 LOGS = ("metrics.jsonl", "structures.jsonl")
 MOST_THREADS = 1024  # more would end the process before it begins
 
@@ -30,7 +31,7 @@ class Progress:
     unimproved: int = 0  # evaluations since the best
     test: dict[str, float] | None = None
     # Why it ended; None while it goes on.
-    reason: Literal["finished", "stopped early", "interrupted"] | None = None
+    reason: Reason | None = None
     threads: int = field(default_factory=torch.get_num_threads)
     lines: dict[str, int] = field(default_factory=lambda: dict.fromkeys(LOGS, 0))
     digests: dict[str, str] = field(default_factory=dict)  # the SHA-256 of those lines
