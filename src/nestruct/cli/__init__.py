@@ -42,7 +42,7 @@ VERBS: dict[str, Callable[..., int]] = {
     "doctor": doctor,
 }
 WITH_OVERRIDES = {"train", "sweep", "check-gradient"}
-FLAGS = {"--continue", "--tensorboard"}  # their options without a value
+FLAGS = {"--continue", "--tensorboard", "--trust"}  # their options without a value
 TIDY = {"evaluate", "parse", "report", "data"}  # others decide themselves what SIGTERM does
 
 

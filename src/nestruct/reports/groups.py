@@ -15,10 +15,16 @@ from nestruct.wording import flatten
 REPEAT_KEYS = {"seed", "device"}
 # What a label need not say where something else differs: how often a run looked at itself, how the
 # same numbers were computed, and what goes with the rest of the configuration.
+_CODE = ("module", "version")  # of what is not ours
 UNTOLD_KEYS = {
     *("training.log_interval", "training.eval_interval", "training.eval_batch_size"),
     *("training.checkpoint_seconds", "optimizer.fused"),
     *("estimator.graph", "estimator.chunk_size", "scheduler.T_max", "recipe"),
+    *(
+        f"code.{part}.{key}"
+        for part in ("data", "structure", "model", "estimator")
+        for key in _CODE
+    ),
 }
 TITLED_KEYS = ("estimator.name", "model.structure")  # what titles of recipes are about
 MOST_TOLD = 5  # differences in a label
@@ -125,6 +131,8 @@ def _in_epochs(config: Record) -> bool:
 def _part(key: str, value: Any) -> str:
     text = f"{value:.6g}" if isinstance(value, float) else str(value)
     last = key.rpartition(".")[2]
+    if last == "version":
+        text = text[:19]  # enough of a checksum
     return text if last in ("name", "structure") else f"{last} {text}"
 
 
