@@ -11,7 +11,7 @@ from nestruct.data import batch_size as num_examples
 from nestruct.data import select_rows, to_device
 from nestruct.errors import InputError
 from nestruct.training import Recipe, build, read_recipe
-from nestruct.training.recipes import typed_names
+from nestruct.training.recipes import read_splits, typed_names
 
 
 def check_gradient(
@@ -45,7 +45,7 @@ def check_gradient(
         read_recipe(recipe, overrides), trust=trust or typed_names(overrides)
     )
     experiment = build(resolved)
-    data = experiment.data.splits()["train"]
+    data = read_splits(resolved, experiment.data)["train"]
     rows = torch.arange(min(batch_size, num_examples(data)))
     batch = to_device(select_rows(data, rows), torch.device(resolved.device))
     print(f"{num_trials} gradients of {resolved.estimator.name} against the truth ...", flush=True)

@@ -2,7 +2,9 @@
 
 import hashlib
 import sys
+from importlib import metadata
 
+import networkx
 import pytest
 import strangers_code
 import torch
@@ -11,6 +13,7 @@ import nestruct
 from nestruct.training import Recipe, build, evaluate_run, train
 from nestruct.training.recipes import names, typed_names
 from nestruct.training.recipes.parts import find_part
+from nestruct.training.run.folder import RunFolder
 
 
 @pytest.fixture(autouse=True)
@@ -188,6 +191,23 @@ def test_installed_packages_add_names_and_only_the_one_that_is_named_is_loaded(f
     assert "in other 'Missing' is not known" in refusal("estimator", "none", trust=False)
 
 
+def test_a_module_of_an_installed_package_has_its_version():
+    assert names._version(networkx, None) == f"networkx {metadata.version('networkx')}"
+
+
+@pytest.mark.parametrize("given", ["None", "[1]", "{'test': 1}"])
+def test_a_data_set_must_have_examples_to_train_on(given, folder):
+    (folder / "data.py").write_text(
+        f"class Empty:\n    num_inputs = 4\n    splits = lambda s: {given}"
+    )
+    recipe = Recipe.from_tables(tables(data={"name": "data:Empty"}), trust=True)
+    with pytest.raises(
+        nestruct.InputError, match="data:Empty must give a dictionary with train in"
+    ):
+        train(recipe, folder / "run", progress=False)
+    assert not (folder / "run").exists()
+
+
 def test_a_package_in_the_current_folder_is_not_installed(folder, monkeypatch):
     """``python -m`` has the current folder on its path, and anyone may have filled that."""
     strangers_code.write_package(folder, "other", ENTRIES)
@@ -246,3 +266,10 @@ def test_missing_code_is_said_with_where_it_came_from(run, folder):
         nestruct.models.mlp(4, 3, 3), nestruct.models.mlp(3, 3, 4), nestruct.Categorical(3)
     )
     assert nestruct.load(run, model) is model  # built by hand, nothing is imported
+
+
+def test_how_to_go_on_says_that_trust_is_needed(folder):
+    for config, end in (({"code": {}}, "run --trust"), ({}, "run")):
+        held = RunFolder(folder / "run", {"recipe": "own"} | config)
+        assert held.how.endswith(end)
+        held.close()

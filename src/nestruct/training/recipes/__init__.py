@@ -5,7 +5,7 @@ not ours, `build.py` makes that, `train.py` trains it. What only recipes have is
 starts, smoothing gaps, plans.
 """
 
-from nestruct.training.recipes.build import Experiment, build
+from nestruct.training.recipes.build import Experiment, build, read_splits
 from nestruct.training.recipes.recipe import (
     Recipe,
     apply_override,
@@ -29,6 +29,7 @@ __all__ = [
     "load",
     "names_in",
     "read_recipe",
+    "read_splits",
     "recipe_names",
     "recipe_text",
     "resolve_device",

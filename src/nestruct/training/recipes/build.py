@@ -1,5 +1,6 @@
 """From a recipe to what it describes: data, model, estimator, optimizer, scheduler."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,6 +44,17 @@ def build(recipe: Recipe, start: int = 0) -> Experiment:
 def build_data(recipe: Recipe) -> DataSet:
     """The data set, before it has read or made its examples."""
     return _make("data", recipe.data)
+
+
+def read_splits(recipe: Recipe, data: DataSet) -> Mapping[str, Any]:
+    """The examples of a data set, by split."""
+    splits = data.splits()
+    if not isinstance(splits, Mapping) or "train" not in splits:
+        raise InputError(
+            f"splits() of the data set {recipe.data.name} must give a dictionary with train in it, "
+            "and with validation and test where there are such."
+        )
+    return splits
 
 
 def build_model(recipe: Recipe, data: Any, start: int = 0) -> nn.Module:

@@ -14,7 +14,7 @@ from nestruct.models.hooks import HasReadFile
 from nestruct.noise import Purpose, derive_seed
 from nestruct.training.details import note_details
 from nestruct.training.evaluate import evaluate, matmul_precision
-from nestruct.training.recipes.build import build_data, build_model, rebuild_model
+from nestruct.training.recipes.build import build_data, build_model, read_splits, rebuild_model
 from nestruct.training.recipes.recipe import Recipe, resolve_device
 from nestruct.training.run import fill_model, find_checkpoint, read_config, warn_if_changed
 
@@ -89,7 +89,7 @@ def evaluate_run(
     model = build_model(recipe, data)
     fill_model(model, found.model, run)
     model.to(recipe.device)
-    splits = data.splits()
+    splits = read_splits(recipe, data)
     if split not in splits:
         raise InputError(f"The data of {run} have no {split} split; there are {', '.join(splits)}.")
     hidden = data.hidden if isinstance(data, HasHidden) else ()
