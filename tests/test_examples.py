@@ -95,7 +95,7 @@ def test_a_problem_outside_of_the_package_learns(own_problem, capsys):
 
 def test_every_verb_works_on_a_problem_outside_of_the_package(own_problem, capsys):
     own = "estimator.name=problem:StraightThrough"
-    assert run("train", "recipe.toml", own, *SHORT, "--run", "runs/a", "--trust") == 0
+    assert run("train", "recipe.toml", "--trust", own, *SHORT, "--run", "runs/a") == 0
     assert run("train", "--resume", "runs/a", "--max-steps", 6, "--trust") == 0
     config = tomllib.loads((own_problem / "runs/a/config.toml").read_text())
     assert config["training"]["max_steps"] == 6

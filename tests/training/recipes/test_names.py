@@ -146,6 +146,7 @@ def test_a_model_that_needs_a_structure_says_so():
         ("data", "own:Vae", "The data set 'own:Vae' is not a data set: give it a method splits()"),
         ("structure", "own:MyNES", "The structure 'own:MyNES' is not a Structure"),
         ("estimator", "own:MyNSE", "in own 'MyNSE' is not known; did you mean 'MyNES'?"),
+        ("estimator", "own:MyNES.Vae", "in own 'Vae' is not known"),
         ("estimator", "keyword:NES", "keyword has no NES, nor anything that could be one."),
         ("data", "absent:Data", "there is no module absent, neither in the current folder nor"),
         ("data", "own.sub:Data", "there is no module own.sub"),

@@ -23,7 +23,7 @@ from typing import Any
 
 from torch import nn
 
-from nestruct.checks import check_name
+from nestruct.checks import unknown_name
 from nestruct.data.hooks import DataSet
 from nestruct.errors import InputError, first_line
 from nestruct.estimators import Estimator
@@ -210,16 +210,16 @@ def _attribute(key: str, name: str, module: ModuleType, attribute: str) -> Any:
     found: Any = module
     for part in attribute.split("."):
         if not hasattr(found, part):
-            known = [
-                n for n, value in vars(module).items() if n[0] != "_" and _is_of(value, module)
-            ]
-            fitting = [n for n in known if fits(key, vars(module)[n])]
+            own = {n: v for n, v in vars(module).items() if _is_of(v, module) and n[0] != "_"}
+            fitting = [n for n, value in own.items() if fits(key, value)]
             if not fitting:
                 raise InputError(
                     f"{_what(key, name)}: {module.__name__} has no {part}, nor anything that could "
                     "be one."
                 )
-            check_name(f"{_what(key, name)}: in {module.__name__}", part, fitting)
+            raise InputError(
+                unknown_name(f"{_what(key, name)}: in {module.__name__}", part, fitting)
+            )
         found = getattr(found, part)
     return found
 
