@@ -62,6 +62,18 @@ def one_of(n: int = 3) -> nestruct.Structure:
     return nestruct.Categorical(n)
 
 
+def bits_of(num_train: int = 6):
+    return Bits(num_train)
+
+
+def vae_of(num_inputs, structure, hidden: int = 2):
+    return Vae(num_inputs, structure=structure, hidden=hidden)
+
+
+def nes_of(sigma: float):
+    return MyNES(sigma=sigma, population_size=4)
+
+
 def nothing(**options):
     return None
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import runpy
 import shutil
 import subprocess
@@ -121,6 +122,18 @@ def test_a_report_imports_nothing_of_a_problem_outside_of_the_package(own_proble
     assert "\nStructureNES,black-box solver," in table
     assert "\nproblem:StraightThrough,black-box solver," in table
     assert "problem:StraightThrough" in (own_problem / "page.html").read_text()
+
+
+def test_runs_of_other_code_are_not_averaged(own_problem, capsys):
+    for seed in (0, 1):
+        words = ["train", "recipe.toml", *SHORT, f"seed={seed}", "--trust"]
+        assert run(*words, "--run", f"runs/{seed}") == 0
+        with (own_problem / "problem.py").open("a") as file:
+            file.write("# changed\n")
+        strangers_code.forget(own_problem)
+    assert run("report", "runs", "--csv") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len([x for x in lines if re.match(r"version sha256 \w{12},black-box", x)]) == 2
 
 
 @pytest.mark.parametrize(

@@ -105,7 +105,8 @@ def differences(run: Run, others: Sequence[Run]) -> list[str]:
             changed.append(key)
     changed = [key for key in changed if key not in UNTOLD_KEYS] or changed or alone
     changed.sort(key=lambda key: not key.endswith(".name"))
-    return [_part(key, config[key]) for key in changed[:MOST_TOLD]]
+    told = dict.fromkeys(_part(key, config[key]) for key in changed)  # parts may share a module
+    return list(told)[:MOST_TOLD]
 
 
 @cache

@@ -83,6 +83,17 @@ def test_all_parts_may_be_somebodys_own(folder):
     assert code == dict.fromkeys(("data", "structure", "model", "estimator"), same)
 
 
+def test_a_function_may_make_a_part():
+    made = {"data": {"name": "own:bits_of", "num_train": 5}, "model": {"name": "own:vae_of"}}
+    made |= {"estimator": {"name": "own:nes_of", "sigma": 1}}
+    recipe = Recipe.from_tables(tables(**made), trust=True)
+    experiment = build(recipe)
+    assert len(experiment.data.splits()["train"]) == 5
+    assert experiment.model.loss(torch.ones(2, 4), nestruct.Noise(seed=0)).shape == (2,)
+    assert experiment.estimator.sigma == 1.0
+    assert recipe.to_config()["model"] == {"name": "own:vae_of", "hidden": 2}
+
+
 def test_names_that_are_listed_are_trusted_alone():
     trust = typed_names(["data.name=own:Bits", "model.structure=own:one_of_three", "seed=1"])
     assert trust == {"own:Bits", "own:one_of_three"}
