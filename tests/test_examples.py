@@ -156,11 +156,12 @@ def test_without_trust_nothing_of_it_is_imported(words, own_problem, capsys):
     assert not (own_problem / "new").exists()
 
 
-def test_in_processes_of_its_own_that_start_as_an_installed_script_does(own_problem):
+@pytest.mark.parametrize("lengths", [[2], pytest.param([2, 3], marks=pytest.mark.slow)], ids=str)
+def test_in_processes_of_its_own_that_start_as_an_installed_script_does(lengths, own_problem):
     """Such a script has no current folder on its path; runs of a sweep are processes themselves."""
     script = "import sys; sys.path.pop(0); from nestruct.cli import main; main()"
     words = ["sweep", "recipe.toml", "estimator.name=problem:StraightThrough", "--run", "runs"]
-    for steps in (2, 3):  # what was begun goes on
+    for steps in lengths:  # what was begun goes on
         done = subprocess.run(
             [sys.executable, "-c", script, *words, "--trust", "--max-steps", str(steps)],
             env=os.environ | {"OMP_NUM_THREADS": "1"},

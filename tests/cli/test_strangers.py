@@ -138,6 +138,7 @@ def test_no_name_in_a_strangers_file_imports_anything(runs, tmp_path):
     check_jobs(jobs + lay_out_files(files, tmp_path / "files"), runs)
 
 
+@pytest.mark.slow
 def test_the_module_that_strangers_plant_would_do_harm(runs, tmp_path):
     """Where somebody trusts it: so the tests above can fail."""
     case = next(case for case in CASES if case.name == "config: a module beside it")
