@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from nestruct import Enumerable
 from nestruct.models import RelationalVAE
 from nestruct.models.structured import f1
 from nestruct.training import Recipe, build, read_recipe
@@ -22,6 +23,7 @@ def main() -> None:
     experiment = build(Recipe.from_tables(read_recipe("graph-layout-demo", ["device=cpu"])))
     batch, model = experiment.data.splits()["test"], experiment.model
     assert isinstance(model, RelationalVAE)
+    assert isinstance(model.structure, Enumerable)
     trees = model.structure.enumerate()
     with torch.no_grad():
         every = trees[:, None].expand(-1, len(batch["z"]), -1)

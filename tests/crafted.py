@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import crafted_files
 import crafted_states
 from crafted_states import DEEP, HTML, LAST, Case, edit_state, goes_on, put, write_all
 
@@ -44,6 +45,7 @@ def lay_out(folder: Path, runs: Path, case: Case) -> None:
     (folder / "outside" / "config.toml").write_text("mine = 1\n")
     shutil.copytree(runs / "nes", folder / "outside" / "run")
     shutil.copytree(runs / case.base, folder / "run")
+    crafted_files.plant_code(folder)
     case.edit(folder / "run")
 
 
@@ -178,6 +180,12 @@ def _configs():
             yield replace(f"{key} {value}", f"{key} = {value}")
     for name, line in {
         "a callable": 'model.name = "os:system"',
+        "a module beside it": 'model.name = "evil:Evil"',
+        "a module as estimator": 'estimator.name = "evil:Evil"',
+        "a module as structure": 'model.structure = "evil:Evil"',
+        "a path": 'data.name = "./evil.py:Evil"',
+        "a wide module": 'data.name = "\uff45vil:Evil"',
+        "an entry point beside it": 'estimator.name = "evil-entry"',
         "a folder as data": 'data.name = "../../outside"',
         "device meta": 'device = "meta"',
         "device cuda:10**9": 'device = "cuda:1000000000"',

@@ -127,6 +127,16 @@ def _write(folder: Path, name: str, content: bytes | str) -> None:
     (folder / name).write_bytes(data)
 
 
+def plant_code(folder: Path) -> None:
+    """A module in the current folder that does harm once it is imported, and a package for it."""
+    harm = "from pathlib import Path\nPath('outside', 'thesis.txt').write_text('gone')\n"
+    for name in ("evil.py", "outside/evil.py"):
+        _write(folder, name, f"{harm}\nclass Evil: pass\n")
+    _write(folder, "evil-1.0.dist-info/METADATA", "Name: evil\nVersion: 1.0\n")
+    entry = "[nestruct.estimators]\nevil-entry = evil:Evil\n"
+    _write(folder, "evil-1.0.dist-info/entry_points.txt", entry)
+
+
 def _pipe(name: str) -> Callable[[Path], None]:
     return lambda folder: os.mkfifo(folder / name)
 
@@ -151,6 +161,22 @@ def _recipes():
         "30 digits": f"{base}[optimizer]\nname = 'Adam'\nlr = {'9' * 30}\n",
         "1 MB": f"{base}title = '{'a' * 2**20}'\n",
         "a callable": f"{base}[model]\nname = 'os:system'\n",
+        "a module beside it": f"{base}[estimator]\nname = 'evil:Evil'\n",
+        "a module as data": f"{base}[data]\nname = 'evil:Evil'\n",
+        "a module as structure": f"{base}[structure]\nname = 'evil:Evil'\n",
+        "a module of many dots": f"{base}[model]\nname = '{'a.' * 99}a:B'\n",
+        "a path": f"{base}[model]\nname = './evil.py:Evil'\n",
+        "an absolute path": f"{base}[model]\nname = '/tmp/evil:Evil'\n",
+        "a path up": f"{base}[model]\nname = '../outside/evil:Evil'\n",
+        "a relative module": f"{base}[model]\nname = '.evil:Evil'\n",
+        "a wide module": f"{base}[model]\nname = '\uff45vil:Evil'\n",
+        "a name from right to left": f"{base}[model]\nname = 'evil:\u202eEvil'\n",
+        "a name of escapes": f'{base}[model]\nname = "evil:\\u001b[2J"\n',
+        "a long name": f"{base}[model]\nname = '{'a' * 100_000}:Evil'\n",
+        "an optimizer of a module": f"{base}[optimizer]\nname = 'evil:Evil'\n",
+        "an entry point beside it": f"{base}[estimator]\nname = 'evil-entry'\n",
+        "code of words": f"{base}code = 5\n[estimator]\nname = 'evil:Evil'\n",
+        "code of lists": f"{base}[code]\nestimator = [1]\n[estimator]\nname = 'evil-entry'\n",
         "a callable option": f"{base}[model]\nstructure = 'os:system'\n",
         "a hidden option": f"{base}[optimizer]\nname = 'Adam'\nparams = []\n",
         "tables are numbers": "data = 1\nmodel = 2\nestimator = 3\noptimizer = 4\ntraining = 5\n",
@@ -192,6 +218,7 @@ def _recipes():
                 continue
 
             def write(folder: Path, text=text) -> None:
+                plant_code(folder)
                 (folder / "bank").mkdir()
                 os.mkfifo(folder / "bank" / "train.conllu")
                 _write(folder, "own.toml", text)

@@ -86,6 +86,7 @@ def _confine(said: Path, folder: Path) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     warnings.simplefilter("default")  # as on the command line
     os.chdir(folder)
+    sys.path.insert(0, str(folder))  # as ``python -m`` does
     os.environ |= {"TMPDIR": str(folder / "tmp"), "NESTRUCT_CACHE": str(folder / "cache")}
     descriptor = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     null = os.open(os.devnull, os.O_RDWR)

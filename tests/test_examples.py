@@ -1,15 +1,23 @@
 """Every script in examples/ runs as it stands, from any folder, and has learnt what it says."""
 
+import json
 import os
 import re
 import runpy
+import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+import strangers_code
 import torch
+from toys import run_command as run
 
+import nestruct
+
+OWN_PROBLEM = Path(__file__).parent.parent / "examples" / "own_problem"
 EXAMPLES = {path.stem: path for path in (Path(__file__).parent.parent / "examples").glob("*.py")}
 # What a script has found on unseen examples, beside what it prints for comparison. The bars leave
 # room for other processors' rounding; what is printed today is in the right column.
@@ -77,3 +85,106 @@ def test_theory_bounds_draws_where_it_is_told(tmp_path):
         assert float(papers_measured) <= float(papers_bound)
     assert len(table) == 9
     assert (tmp_path / "bounds.png").read_bytes().startswith(b"\x89PNG")
+
+
+TYPED = {"data": "Vans", "model": "Loader", "estimator": "StraightThrough"}
+SHORT = ["--max-steps", 4, "training.eval_interval=2", "data.num_train=40"]
+
+
+@pytest.fixture
+def own_problem(tmp_path, monkeypatch):
+    """A folder of the user's, with the two files in it and nothing else."""
+    for name in ("problem.py", "recipe.toml"):
+        shutil.copy(OWN_PROBLEM / name, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    with strangers_code.forgotten(tmp_path):
+        yield tmp_path
+
+
+def test_a_problem_outside_of_the_package_learns(own_problem, capsys):
+    assert run("train", "recipe.toml", "--run", "runs/a", "--trust") == 0
+    assert run("evaluate", "runs/a", "--trust", "--json") == 0
+    assert (
+        json.loads(capsys.readouterr().out.splitlines()[-1])["f1_map"] > 0.9
+    )  # 0.97; at first 0.5
+
+
+def test_every_verb_works_on_a_problem_outside_of_the_package(own_problem, capsys):
+    own = "estimator.name=problem:StraightThrough"
+    assert run("train", "recipe.toml", "--trust", own, *SHORT, "--run", "runs/a") == 0
+    assert run("train", "--resume", "runs/a", "--max-steps", 6, "--trust") == 0
+    config = tomllib.loads((own_problem / "runs/a/config.toml").read_text())
+    assert config["training"]["max_steps"] == 6
+    assert config["code"].keys() == {"data", "model", "estimator"}
+    check = ["check-gradient", "recipe.toml", own, "--sigma", "0.1"]
+    assert run(*check, "--trust", "--num-trials", 3, "--batch-size", 1) == 1
+    assert "problem:StraightThrough on recipe: undecided" in capsys.readouterr().out
+    model = nestruct.load("runs/a", trust=True)
+    vans = sys.modules["problem"].Vans(num_train=5).splits()["train"]
+    assert ((model.infer(vans) * vans["weights"]).sum(-1) <= vans["room"]).all()
+
+
+def test_a_report_imports_nothing_of_a_problem_outside_of_the_package(own_problem, capsys):
+    assert run("train", "recipe.toml", *SHORT, "--run", "runs/a", "--trust") == 0
+    typed = [f"{part}.name=problem:{name}" for part, name in TYPED.items()]
+    for _ in range(2):  # what is typed is trusted, in the run that is continued too
+        words = ["train", "recipe.toml", *typed, *SHORT, "--run", "runs/b", "--continue"]
+        assert run(*words) == 0
+    (own_problem / "problem.py").write_text("raise RuntimeError('imported')")
+    strangers_code.forget(own_problem)
+    assert run("report", "runs", "-o", "page.html", "--csv") == 0
+    table = capsys.readouterr().out
+    assert "\nStructureNES,black-box solver," in table
+    assert "\nproblem:StraightThrough,black-box solver," in table
+    assert "problem:StraightThrough" in (own_problem / "page.html").read_text()
+
+
+def test_runs_of_other_code_are_not_averaged(own_problem, capsys):
+    for seed in (0, 1):
+        words = ["train", "recipe.toml", *SHORT, f"seed={seed}", "--trust"]
+        assert run(*words, "--run", f"runs/{seed}") == 0
+        with (own_problem / "problem.py").open("a") as file:
+            file.write("# changed\n")
+        strangers_code.forget(own_problem)
+    assert run("report", "runs", "--csv") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len([x for x in lines if re.match(r"version sha256 \w{12},black-box", x)]) == 2
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["train", "recipe.toml", "--run", "new"],
+        ["train", "recipe.toml", "--run", "new", "data.name=problem:Vans"],  # not the model
+        ["sweep", "recipe.toml", "seed=0,1", "--run", "new"],
+        ["check-gradient", "recipe.toml", "--sigma", "0.1"],
+    ],
+)
+def test_without_trust_nothing_of_it_is_imported(words, own_problem, capsys):
+    (own_problem / "problem.py").write_text((own_problem / "problem.py").read_text() + "\nprint(7)")
+    typed = "data.name=problem:Vans" in words
+    assert run(*words) == 1
+    said = capsys.readouterr()
+    assert f"The {'model' if typed else 'data set'} 'problem:" in said.err
+    assert "say --trust" in said.err
+    assert ("7" in said.out) == typed
+    assert not (own_problem / "new").exists()
+
+
+@pytest.mark.parametrize("lengths", [[2], pytest.param([2, 3], marks=pytest.mark.slow)], ids=str)
+def test_in_processes_of_its_own_that_start_as_an_installed_script_does(lengths, own_problem):
+    """Such a script has no current folder on its path; runs of a sweep are processes themselves."""
+    script = "import sys; sys.path.pop(0); from nestruct.cli import main; main()"
+    words = ["sweep", "recipe.toml", "estimator.name=problem:StraightThrough", "--run", "runs"]
+    for steps in lengths:  # what was begun goes on
+        done = subprocess.run(
+            [sys.executable, "-c", script, *words, "--trust", "--max-steps", str(steps)],
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            timeout=240,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        (config,) = own_problem.glob("runs/*/config.toml")
+        assert tomllib.loads(config.read_text())["training"]["max_steps"] == steps
+    assert config.parent.name == "estimator.name=problem-StraightThrough"

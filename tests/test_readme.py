@@ -120,12 +120,14 @@ def test_the_commands_name_verbs_recipes_and_options_that_exist(page):
         if words[0].endswith(".toml"):  # a file of the reader's own
             continue
         overrides = [w for w in _overrides_last(words)[1:] if "=" in w]
+        overrides = [w for w in overrides if ":" not in w]  # code of the reader's own
         first = [re.sub(r",.*", "", w) for w in overrides]  # of a sweep's values
         Recipe.from_tables(read_recipe(words[0], first))
 
 
 def test_the_gradient_check_of_the_docs_passes(capsys):
     every = [words for found in COMMANDS.values() for words in found]
-    (words,) = [words for words in every if words[0] == "check-gradient"]
+    checks = [words for words in every if words[0] == "check-gradient"]
+    (words,) = [words for words in checks if not words[1].endswith(".toml")]
     assert run_command(*words, "--num-trials", 80) == 0
     assert ": passed" in capsys.readouterr().out

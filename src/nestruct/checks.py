@@ -83,13 +83,18 @@ def check_name(what: str, name: str, known: Iterable[str]) -> None:
         Traceback (most recent call last):
         nestruct.errors.InputError: the estimator 'NSE' is not known; did you mean 'NES'?
     """
+    names = list(known)
+    if name not in names:
+        raise InputError(unknown_name(what, name, names))
+
+
+def unknown_name(what: str, name: object, known: Iterable[str]) -> str:
+    """Says that a name is not among the known ones, with a suggestion."""
     names = sorted(known)
-    if name in names:
-        return
     lower = {candidate.lower(): candidate for candidate in names}
     close = difflib.get_close_matches(str(name).lower(), lower, n=1, cutoff=0.5)
     hint = f"did you mean {lower[close[0]]!r}?" if close else f"there are: {', '.join(names)}."
-    raise InputError(f"{what} {name!r} is not known; {hint}")
+    return f"{what} {name!r} is not known; {hint}"
 
 
 def check_count(owner: str, name: str, value: int, low: int, high: int | None = None) -> int:
@@ -130,7 +135,7 @@ def check_value(where: str, value: Any, hint: Any) -> Any:
     if value == "none" and not _fits(value, hint) and _fits(None, hint):
         return None  # TOML has no word for it
     if not _fits(value, hint):
-        raise InputError(f"{where} must be {_describe(hint)}, got {value!r}.")
+        raise InputError(f"{where} must be {describe_type(hint)}, got {value!r}.")
     if type(value) is int and _fits(1.0, hint) and not _takes(int, hint):
         return float(value)
     return value
@@ -160,11 +165,17 @@ def _takes(kind: type, hint: Any) -> bool:
     return hint is kind or any(_takes(kind, option) for option in get_args(hint))
 
 
-def _describe(hint: Any) -> str:
+def describe_type(hint: Any) -> str:
+    """What a value of a type is, in words.
+
+    Example:
+        >>> describe_type(float | None), describe_type(Literal["vmap", "loop"])
+        ('a number', "one of 'vmap', 'loop'")
+    """
     options = get_args(hint)
     if get_origin(hint) is Literal:
         return "one of " + ", ".join(map(repr, options))
     if get_origin(hint) in (Union, types.UnionType):
         known = [o for o in options if o in _WORDS or get_origin(o) is Literal]
-        return " or ".join(map(_describe, known or options[:1]))
+        return " or ".join(map(describe_type, known or options[:1]))
     return _WORDS.get(hint, f"a {getattr(hint, '__name__', hint)}")

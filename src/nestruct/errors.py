@@ -13,7 +13,7 @@ class MissingError(InputError, AttributeError):
     """Something is asked of an object that it does not have; the message says what to do."""
 
 
-def first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
     """The first line of what an error says, for a log; its type where it says nothing."""
     return next(iter(str(error).splitlines()), type(error).__name__)
 

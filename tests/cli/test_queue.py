@@ -49,6 +49,23 @@ def test_a_run_that_is_continued_is_told_the_device(tmp_path):
     assert job.command == [*continued, "--max-steps", "3", "--device", "cuda:1"]
 
 
+@pytest.mark.parametrize(
+    ("named", "trust", "told"),
+    [
+        ("own:A", True, True),
+        ("own:A", {"own:A", "NES"}, True),  # typed when the sweep was started
+        ("evil:B", {"own:A", "NES"}, False),  # somebody else has changed the folder
+        ("own:A", False, False),
+        ("NES", {"NES"}, False),
+    ],
+)
+def test_a_run_that_is_continued_may_import_what_the_sweep_was_told(tmp_path, named, trust, told):
+    job = Job(folder=tmp_path, words=["a", "estimator.name=own:A"], trust=trust)
+    assert ("--trust" in job.command) == (trust is True)  # a new run has the words themselves
+    (tmp_path / "config.toml").write_text(f'[estimator]\nname = "{named}"\n')
+    assert ("--trust" in job.command) == told
+
+
 def test_a_sweep_goes_on_where_it_is_told(tmp_path):
     words = ["graph-layout-tiny", *QUICK, "--max-steps", 1]
     folder = tmp_path / "seed=0"

@@ -116,6 +116,39 @@ def test_a_sample_of_what_strangers_write_is_harmless(runs, tmp_path):
     check_jobs(jobs + lay_out_files(files, tmp_path / "files"), runs)
 
 
+def test_no_name_in_a_strangers_file_imports_anything(runs, tmp_path):
+    words = (
+        "callable",
+        "module",
+        "path",
+        "entry point",
+        "name of",
+        "name from",
+        "long name",
+        "code of",
+    )
+    files = [
+        case for case in crafted_files.cases(runs / "parser") if case.name.startswith("recipe")
+    ]
+    files = [case for case in files if any(word in case.name for word in words)]
+    own = [case for case in CASES if case.name.startswith("config: a")]
+    own = [case for case in own if any(word in case.name for word in words)]
+    assert (len(files), len(own)) >= (15, 7)
+    jobs = lay_out_runs(own, runs, tmp_path / "runs")
+    check_jobs(jobs + lay_out_files(files, tmp_path / "files"), runs)
+
+
+@pytest.mark.slow
+def test_the_module_that_strangers_plant_would_do_harm(runs, tmp_path):
+    """Where somebody trusts it: so the tests above can fail."""
+    case = next(case for case in CASES if case.name == "config: a module beside it")
+    (job,) = [j for j in lay_out_runs([case], runs, tmp_path) if j["words"][0] == "evaluate"]
+    before = crafted.contents(Path(job["folder"]) / "outside")
+    (done,) = try_all([job | {"words": [*job["words"], "--trust"]}], [])
+    assert find_harm(done, before) == ["it touched what is not its own"]
+    assert "is not a torch module" in done["said"]
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_every_crafted_run_is_harmless(runs, tmp_path):

@@ -148,6 +148,18 @@ def test_relaxed_structures_take_the_long_way_in_sst():
     torch.testing.assert_close(first.loss, expected.detach())
 
 
+def test_any_structure_over_the_pairs_may_take_the_place_of_ours():
+    tree = nestruct.SpanningTree(4)
+    own = nestruct.BlackBox(lambda scores: tree.argmax(scores), (6,))
+    found = [small(structure=s).loss(BATCH, NOISE) for s in ("spanning-tree", tree, own)]
+    torch.testing.assert_close(found[1], found[0])
+    torch.testing.assert_close(found[2], found[0])
+    with pytest.raises(InputError, match="needs a part for each of 6 pairs of nodes, got KSubset"):
+        small(structure=nestruct.KSubset(5, 3))
+    with pytest.raises(InputError, match="structure must be one of 'spanning-tree', 'k-subset'"):
+        small(structure="forest")
+
+
 @pytest.mark.parametrize("batch_norm", [True, False])
 def test_relabelled_nodes_relabel_the_scores(batch_norm):
     model = small(batch_norm=batch_norm)

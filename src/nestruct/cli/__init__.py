@@ -19,6 +19,7 @@ from nestruct.cli.check_gradient import check_gradient
 from nestruct.cli.data import data
 from nestruct.cli.doctor import doctor
 from nestruct.cli.evaluate import evaluate
+from nestruct.cli.listing import list_parts
 from nestruct.cli.parse import parse
 from nestruct.cli.recipes import recipes
 from nestruct.cli.report import report
@@ -36,13 +37,14 @@ VERBS: dict[str, Callable[..., int]] = {
     "reproduce": reproduce,
     "sweep": sweep,
     "recipes": recipes,
+    "list": list_parts,
     "data": data,
     "check-gradient": check_gradient,
     "bench": bench,
     "doctor": doctor,
 }
 WITH_OVERRIDES = {"train", "sweep", "check-gradient"}
-FLAGS = {"--continue", "--tensorboard"}  # their options without a value
+FLAGS = {"--continue", "--tensorboard", "--trust"}  # their options without a value
 TIDY = {"evaluate", "parse", "report", "data"}  # others decide themselves what SIGTERM does
 
 

@@ -38,6 +38,14 @@ Number = Annotated[int | None, _WHOLE_NUMBER, arg(metavar="N", help_behavior_hin
 MaxWords = Annotated[int, _WHOLE_NUMBER, arg(metavar="N")]
 Device = Annotated[str | None, arg(metavar="D", help_behavior_hint="")]
 Flag = Annotated[bool, FlagCreatePairsOff, arg(help_behavior_hint="")]
+Trust = Annotated[
+    bool,
+    FlagCreatePairsOff,
+    arg(
+        help="Import what the file names as module:Class. That runs its code: look into it first.",
+        help_behavior_hint="",
+    ),
+]
 
 
 class UsageError(InputError):

@@ -6,11 +6,12 @@ import torch
 from tyro.conf import arg
 
 from nestruct import estimators
-from nestruct.cli.arguments import Overrides, RecipeName
+from nestruct.cli.arguments import Overrides, RecipeName, Trust
 from nestruct.data import batch_size as num_examples
 from nestruct.data import select_rows, to_device
 from nestruct.errors import InputError
 from nestruct.training import Recipe, build, read_recipe
+from nestruct.training.recipes import read_splits, typed_names
 
 
 def check_gradient(
@@ -21,6 +22,7 @@ def check_gradient(
     num_trials: Annotated[int, arg(metavar="N")] = 200,
     batch_size: Annotated[int, arg(metavar="N")] = 8,
     sigma: Annotated[float | None, arg(metavar="X", help_behavior_hint="")] = None,
+    trust: Trust = False,
 ) -> int:
     """Compare the mean gradient of a recipe's estimator with an independent truth.
 
@@ -39,9 +41,11 @@ def check_gradient(
     for name, value, least in (("--num-trials", num_trials, 2), ("--batch-size", batch_size, 1)):
         if value < least:
             raise InputError(f"{name} must be at least {least}, got {value}.")
-    resolved = Recipe.from_tables(read_recipe(recipe, overrides))
+    resolved = Recipe.from_tables(
+        read_recipe(recipe, overrides), trust=trust or typed_names(overrides)
+    )
     experiment = build(resolved)
-    data = experiment.data.splits()["train"]
+    data = read_splits(resolved, experiment.data)["train"]
     rows = torch.arange(min(batch_size, num_examples(data)))
     batch = to_device(select_rows(data, rows), torch.device(resolved.device))
     print(f"{num_trials} gradients of {resolved.estimator.name} against the truth ...", flush=True)

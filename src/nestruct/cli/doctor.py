@@ -5,6 +5,7 @@ import os
 import platform
 import shutil
 import time
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from nestruct.cli.queue import cores
 from nestruct.data.cache import folder
 from nestruct.models import mlp
 from nestruct.noise import forked_generators
+from nestruct.training.recipes.names import entry_points
+from nestruct.training.recipes.parts import LISTED
 
 PACKAGES = ("torch", "numpy", "numba", "jaxtyping", "rich", "safetensors", "tomli-w", "tyro")
 EXTRAS = {"matplotlib": "plots", "tensorboard": "tensorboard"}
@@ -47,6 +50,8 @@ def doctor() -> int:
         _line(name, _installed(name) or f'missing: pip install "nestruct[{extra}]"')
     browser = next(filter(None, map(shutil.which, BROWSERS)), None)
     _line("chromium", browser or "missing: only the tests of the report page use it")
+    for line in _entry_points():
+        _line("registered", line)
     _title("data sets (not needed)")
     for line in (data_place(), *data_lines()):
         print(f"  {line}")
@@ -95,6 +100,14 @@ def _installed(package: str) -> str | None:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return None
+
+
+def _entry_points() -> Iterator[str]:
+    """What installed packages add to recipes; nothing of it is imported."""
+    for plural, key in LISTED.items():
+        for name, entry in entry_points(key).items():
+            package = "?" if entry.dist is None else f"{entry.dist.name} {entry.dist.version}"
+            yield f"{name} among the {plural}, by {package}"
 
 
 def _cpu() -> str:

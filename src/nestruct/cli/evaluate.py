@@ -2,11 +2,11 @@
 
 import json
 import time
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from tyro.conf import arg
 
-from nestruct.cli.arguments import Flag, Number, RunFolder
+from nestruct.cli.arguments import Flag, Number, RunFolder, Trust
 from nestruct.cli.life import signs_of_life
 from nestruct.errors import InputError
 from nestruct.training import evaluate_file, evaluate_run
@@ -27,6 +27,7 @@ def evaluate(
     max_words: Number = None,
     checkpoint: Literal["best", "last"] = "best",
     device: Annotated[str, arg(metavar="D")] = "auto",
+    trust: Trust = False,
     as_json: Annotated[Flag, arg(name="json", help_behavior_hint="")] = False,
 ) -> int:
     """Evaluate the model of a run on one of its data splits.
@@ -48,7 +49,7 @@ def evaluate(
         option = "--skip-bad" if skip_bad else "--max-words"
         raise InputError(f"{option} is about the examples of a file: say which with --file.")
     split = split or "test"
-    kept = {"checkpoint": checkpoint, "device": device}
+    kept: Any = {"checkpoint": checkpoint, "device": device, "trust": trust}
     began = time.monotonic()
     with signs_of_life(lambda: f"Evaluating for {duration(time.monotonic() - began)} so far."):
         if file is None:

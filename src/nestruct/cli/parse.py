@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from nestruct.cli.arguments import Flag, MaxWords, RunFolder
+from nestruct.cli.arguments import Flag, MaxWords, RunFolder, Trust
 from nestruct.cli.life import signs_of_life
 from nestruct.data.treebank import MAX_WORDS, Reader
 from nestruct.errors import InputError
@@ -24,6 +24,7 @@ def parse(
     max_words: MaxWords = MAX_WORDS,
     checkpoint: Literal["best", "last"] = "best",
     device: Annotated[str, arg(metavar="D")] = "auto",
+    trust: Trust = False,
 ) -> int:
     """Parse a CoNLL-U file with the model of a run: heads and labels are set, all else is kept.
 
@@ -38,7 +39,7 @@ def parse(
         checkpoint: Which parameters: best on validation, or last.
         device: auto, cpu, cuda or cuda:1.
     """
-    model = load(run, checkpoint=checkpoint, device=device)
+    model = load(run, checkpoint=checkpoint, device=device, trust=trust)
     if not isinstance(model, ParserVAE):
         raise InputError(
             f"{run} holds no parser but a {type(model).__name__}; train parser-source."

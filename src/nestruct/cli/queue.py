@@ -18,7 +18,9 @@ from typing import NamedTuple
 
 from nestruct.reports import read_run
 from nestruct.training.interrupt import catch_interrupt
-from nestruct.training.run import is_run
+from nestruct.training.recipes import names_in
+from nestruct.training.recipes.names import Trust, is_trusted
+from nestruct.training.run import is_run, read_config
 from nestruct.wording import number
 
 _PATIENCE = 0.1  # seconds between looks at the processes
@@ -37,6 +39,7 @@ class Job:
         device: Where a run goes on that is continued; where it was, when None.
         after: A job whose best parameters are the first ones of this.
         processes: How many share the run's work, under torchrun.
+        trust: Which names of the form ``module:Class`` may be imported: all, none, or these.
     """
 
     folder: Path
@@ -45,6 +48,7 @@ class Job:
     device: str | None = None
     after: "Job | None" = None
     processes: int = 1
+    trust: Trust = False
 
     @property
     def log(self) -> Path:
@@ -73,10 +77,14 @@ class Job:
         if is_run(self.folder):
             steps = [] if self.max_steps is None else ["--max-steps", str(self.max_steps)]
             device = [] if self.device is None else ["--device", self.device]
-            return [*train, "--resume", str(self.folder), *steps, *device]
+            asked = read_config(self.folder) if self.trust else {}
+            named = names_in(asked) and all(is_trusted(n, self.trust) for n in names_in(asked))
+            trust = ["--trust"] * bool(named)
+            return [*train, "--resume", str(self.folder), *steps, *device, *trust]
         first = [] if self.after is None else ["--init-from", str(self.after.folder)]
         option = "--run" if self.processes == 1 else "--run-dir"  # torchrun has a --run too
-        return [*train, *self.words, option, str(self.folder), *first]
+        trust = ["--trust"] * (self.trust is True)
+        return [*train, *self.words, option, str(self.folder), *first, *trust]
 
     def outcome(self, status: int) -> str:
         """How the run ended, in a few words."""

@@ -9,11 +9,12 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from nestruct.cli.arguments import Device, Folder, Number, RecipeName
+from nestruct.cli.arguments import Device, Folder, Number, RecipeName, Trust
 from nestruct.cli.display import QueueDisplay
 from nestruct.cli.queue import Job, run_jobs
 from nestruct.errors import InputError
 from nestruct.training import Recipe, build, read_recipe
+from nestruct.training.recipes import typed_names
 
 Settings = Annotated[
     tuple[str, ...], Positional, arg(metavar="KEY=A,B,C ...", help_behavior_hint="")
@@ -31,6 +32,7 @@ def sweep(
     max_steps: Number = None,
     device: Device = None,
     init_from: Folder = None,
+    trust: Trust = False,
 ) -> int:
     """Train a recipe once for each combination of values, each in a folder of its own.
 
@@ -60,8 +62,10 @@ def sweep(
     grid, varied = _grid(settings)
     common = [] if max_steps is None else [f"training.max_steps={max_steps}"]
     common += [] if device is None else [f"device={device}"]
+    trusted = trust or typed_names(itertools.chain(*grid))
     for overrides in grid:  # all of them can be trained, or none is started
-        build(Recipe.from_tables(read_recipe(recipe, [*common, *overrides])))
+        tables = read_recipe(recipe, [*common, *overrides])
+        build(Recipe.from_tables(tables, trust=trusted))
     folders = [run / _name(overrides, varied) for overrides in grid]
     if len(set(folders)) < len(folders):
         raise InputError("Two runs of this sweep would be the same: say every value once.")
@@ -73,6 +77,7 @@ def sweep(
             max_steps=max_steps,
             device=device,
             processes=processes,
+            trust=trusted,
         )
         for overrides, folder in zip(grid, folders, strict=True)
     ]
@@ -105,4 +110,4 @@ def _grid(settings: tuple[str, ...]) -> tuple[list[list[str]], list[str]]:
 def _name(overrides: list[str], varied: list[str]) -> str:
     """A folder name made of the options in which the run differs from the others."""
     own = [override for override in overrides if override.partition("=")[0] in varied]
-    return "_".join(own or overrides).replace("/", "-")
+    return re.sub("[/:]", "-", "_".join(own or overrides))

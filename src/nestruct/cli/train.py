@@ -7,14 +7,23 @@ from typing import Annotated, Any
 import torch
 from tyro.conf import arg
 
-from nestruct.cli.arguments import Device, Flag, Folder, MaybeRecipe, Number, Overrides
+from nestruct.cli.arguments import (
+    Device,
+    Flag,
+    Folder,
+    MaybeRecipe,
+    Number,
+    Overrides,
+    Trust,
+)
 from nestruct.cli.queue import stop_when_orphaned
 from nestruct.errors import InputError
 from nestruct.processes import first_rank_decides, my_rank
 from nestruct.training import FitResult, Recipe, join_processes, read_config, read_recipe
 from nestruct.training import train as train_recipe
 from nestruct.training.join import COLLECTIVE_TIMEOUT
-from nestruct.training.recipes import apply_override, resolve_device
+from nestruct.training.recipes import apply_override, resolve_device, typed_names
+from nestruct.training.recipes.names import Trust as Trusted
 from nestruct.training.run import compare_configs, is_run
 from nestruct.wording import duration, number
 
@@ -37,6 +46,7 @@ def train(
     device: Device = None,
     init_from: Folder = None,
     tensorboard: Flag = False,
+    trust: Trust = False,
     collective_timeout: Annotated[Number, arg(metavar="SECONDS")] = None,
 ) -> int:
     """Train a recipe in a new run folder, or continue a run.
@@ -61,15 +71,15 @@ def train(
             hanging, under torchrun; 600 unless said.
     """
     stop_when_orphaned()
+    trusted = trust or typed_names(overrides)
     if resume is not None:
         if recipe is not None or overrides or run or continue_ or init_from or seed is not None:
             raise InputError(
                 "--resume continues a run as it began: beside it only --max-steps, --device, "
-                "--tensorboard and --collective-timeout may stand."
+                "--tensorboard, --trust and --collective-timeout may stand."
             )
-        tables, folder = _read_run(resume), resume
+        tables, folder = _read_run(resume, trust), resume
         if max_steps is not None:
-            Recipe.from_tables({**tables, "device": "cpu"})  # it may be a stranger's
             _check_schedule(tables, max_steps)
     elif recipe is None:
         raise InputError("Say which recipe to train (see `nestruct recipes`), or --resume DIR.")
@@ -86,8 +96,8 @@ def train(
     timeout = COLLECTIVE_TIMEOUT if collective_timeout is None else collective_timeout
     with join_processes(tables.get("device", "auto"), timeout=timeout) as tables["device"]:
         if continue_:
-            _keep_length(tables, folder)
-        resolved = Recipe.from_tables(tables)
+            _keep_length(tables, folder, trusted)
+        resolved = Recipe.from_tables(tables, trust=trusted)
         result = train_recipe(
             resolved,
             folder,
@@ -100,18 +110,21 @@ def train(
     return 130 if result.reason == "interrupted" else 0
 
 
-def _read_run(folder: Path) -> dict[str, Any]:
+def _read_run(folder: Path, trust: Trusted) -> dict[str, Any]:
     """The settings that a run began with."""
     tables = read_config(folder)
     if "recipe" not in tables:
         raise InputError(
             f"{folder} was made by fit() in a program: run that again with resume=True."
         )
-    Recipe.from_tables(tables | {"device": "cpu"})  # raises where the file is not as it was written
+    # Raises where the file, which may be a stranger's, is not as it was written.
+    recipe = Recipe.from_tables(tables | {"device": "cpu"}, trust=trust)
+    if my_rank() == 0:
+        recipe.warn_of_other_code(tables)
     return tables
 
 
-def _keep_length(tables: dict[str, Any], folder: Path) -> None:
+def _keep_length(tables: dict[str, Any], folder: Path, trust: Trusted) -> None:
     """Keeps what the length of a run decided when it began, where the folder holds one.
 
     Rank 0 looks, and no other: a file may be seen on one node and not yet on another.
@@ -120,13 +133,13 @@ def _keep_length(tables: dict[str, Any], folder: Path) -> None:
         float(is_run(folder)), torch.device(resolve_device(tables["device"]))
     ):
         return
-    before = _read_run(folder)
+    before = _read_run(folder, trust)
     for table, names in _LENGTHS.items():
         old, new = before.get(table), tables.get(table)
         if isinstance(old, dict) and isinstance(new, dict) and old.get("name") == new.get("name"):
             unsaid = [name for name in names if new.get(name, "none") == "none"]
             tables[table] = new | {name: old[name] for name in unsaid if name in old}
-    resolved = Recipe.from_tables(tables)
+    resolved = Recipe.from_tables(tables, trust=trust)
     compare_configs(before, resolved.to_config())
     _check_schedule(before, resolved.training.max_steps)
 

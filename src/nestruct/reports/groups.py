@@ -15,10 +15,16 @@ from nestruct.wording import flatten
 REPEAT_KEYS = {"seed", "device"}
 # What a label need not say where something else differs: how often a run looked at itself, how the
 # same numbers were computed, and what goes with the rest of the configuration.
+_CODE = ("module", "version")  # of what is not ours
 UNTOLD_KEYS = {
     *("training.log_interval", "training.eval_interval", "training.eval_batch_size"),
     *("training.checkpoint_seconds", "optimizer.fused"),
     *("estimator.graph", "estimator.chunk_size", "scheduler.T_max", "recipe"),
+    *(
+        f"code.{part}.{key}"
+        for part in ("data", "structure", "model", "estimator")
+        for key in _CODE
+    ),
 }
 TITLED_KEYS = ("estimator.name", "model.structure")  # what titles of recipes are about
 MOST_TOLD = 5  # differences in a label
@@ -99,7 +105,8 @@ def differences(run: Run, others: Sequence[Run]) -> list[str]:
             changed.append(key)
     changed = [key for key in changed if key not in UNTOLD_KEYS] or changed or alone
     changed.sort(key=lambda key: not key.endswith(".name"))
-    return [_part(key, config[key]) for key in changed[:MOST_TOLD]]
+    told = dict.fromkeys(_part(key, config[key]) for key in changed)  # parts may share a module
+    return list(told)[:MOST_TOLD]
 
 
 @cache
@@ -125,6 +132,8 @@ def _in_epochs(config: Record) -> bool:
 def _part(key: str, value: Any) -> str:
     text = f"{value:.6g}" if isinstance(value, float) else str(value)
     last = key.rpartition(".")[2]
+    if last == "version":
+        text = text[:19]  # enough of a checksum
     return text if last in ("name", "structure") else f"{last} {text}"
 
 

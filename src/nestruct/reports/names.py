@@ -47,7 +47,7 @@ def method_name(run: Run) -> str | None:
 
 def structure_name(run: Run) -> str | None:
     """What a run's latent space is called, where its configuration says."""
-    name = run.option("model.structure")
+    name = run.option("model.structure") or run.option("structure.name")
     found = (words.structure(run) for words in NAMINGS)
     return next(filter(None, found), name if isinstance(name, str) else None)
 

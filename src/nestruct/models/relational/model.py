@@ -19,7 +19,7 @@ from nestruct.models.relational.nri import DIMENSIONS, RelationalDecoder, Relati
 from nestruct.models.structured import StructuredModel, are_hard, hard_structures, observed
 from nestruct.noise import Noise
 from nestruct.objective import DIVERGENCES, check_divergence
-from nestruct.structures import KSubset, SpanningTree
+from nestruct.structures import KSubset, SpanningTree, Structure
 
 _STRUCTURES = ("spanning-tree", "k-subset")
 
@@ -34,7 +34,8 @@ class RelationalVAE(StructuredModel):
     Args:
         num_nodes: Nodes of each example.
         num_times: Recorded positions of each node.
-        structure: ``spanning-tree``, or ``k-subset``: any ``num_nodes - 1`` of the pairs.
+        structure: ``spanning-tree``, or ``k-subset``: any ``num_nodes - 1`` of the pairs; or any
+            structure with as many parts as there are pairs.
         hidden_size: The width of all hidden layers.
         num_rollout_steps: How many steps are predicted, each from the last prediction, before the
             true positions are looked at again. Long roll-outs tie the tree to the interaction.
@@ -66,14 +67,14 @@ class RelationalVAE(StructuredModel):
         torch.Size([3])
     """
 
-    structure: SpanningTree | KSubset
+    structure: Structure
 
     def __init__(
         self,
         num_nodes: int,
         num_times: int,
         *,
-        structure: str = "spanning-tree",
+        structure: str | Structure = "spanning-tree",
         hidden_size: int = 256,
         num_rollout_steps: int = 9,
         rollout_curriculum: Sequence[Sequence[int]] = (),
@@ -96,7 +97,6 @@ class RelationalVAE(StructuredModel):
         )
         self._rollouts = [(0, self.num_rollout_steps), *self._phases(rollout_curriculum)]
         check_count(owner, "hidden_size", hidden_size, 1)
-        check_choice("RelationalVAE: structure", structure, _STRUCTURES)
         check_divergence(owner, divergence)
         positive = {"variance": variance, "score_scale": score_scale, "kl_weight": kl_weight}
         for name, value in positive.items():
@@ -107,12 +107,7 @@ class RelationalVAE(StructuredModel):
             raise InputError(
                 f"RelationalVAE: pull needs a hidden_size of at least 4, got {hidden_size!r}."
             )
-        pairs = num_nodes * (num_nodes - 1) // 2
-        self.structure = (
-            SpanningTree(num_nodes)
-            if structure == "spanning-tree"
-            else KSubset(pairs, num_nodes - 1)
-        )
+        self.structure = self._structure(structure)
         self.variance = variance
         self.score_scale = score_scale
         self.open_loop = open_loop
@@ -134,6 +129,20 @@ class RelationalVAE(StructuredModel):
         grid = self.encoder(self._positions(batch).flatten(2))
         rows, columns = torch.triu_indices(self.num_nodes, self.num_nodes, 1, device=grid.device)
         return (self.score_scale / 2) * (grid + grid.mT)[..., rows, columns]
+
+    def _structure(self, structure: str | Structure) -> Structure:
+        pairs = self.num_nodes * (self.num_nodes - 1) // 2
+        if isinstance(structure, Structure):
+            if getattr(structure, "part_shape", (pairs,)) != (pairs,):
+                raise InputError(
+                    f"RelationalVAE: structure needs a part for each of {pairs} pairs of nodes, "
+                    f"got {structure!r}."
+                )
+            return structure
+        check_choice("RelationalVAE: structure", structure, _STRUCTURES)
+        if structure == "spanning-tree":
+            return SpanningTree(self.num_nodes)
+        return KSubset(pairs, self.num_nodes - 1)
 
     def _phases(self, curriculum: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
         phases: list[tuple[int, int]] = []

@@ -1,5 +1,6 @@
 """From a recipe to what it describes: data, model, estimator, optimizer, scheduler."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +13,7 @@ from nestruct.errors import InputError
 from nestruct.estimators import Estimator
 from nestruct.models.hooks import HasGivenBy
 from nestruct.noise import Purpose, derive_seed, forked_generators
-from nestruct.training.recipes.parts import PARTS
+from nestruct.training.recipes.names import WANTED, WORDS, describe_failure
 from nestruct.training.recipes.recipe import Recipe, Section
 
 
@@ -45,25 +46,51 @@ def build_data(recipe: Recipe) -> DataSet:
     return _make("data", recipe.data)
 
 
+def read_splits(recipe: Recipe, data: DataSet) -> Mapping[str, Any]:
+    """The examples of a data set, by split."""
+    splits = data.splits()
+    if not isinstance(splits, Mapping) or "train" not in splits:
+        raise InputError(
+            f"splits() of the data set {recipe.data.name} must give a dictionary with train in it, "
+            "and with validation and test where there are such."
+        )
+    return splits
+
+
 def build_model(recipe: Recipe, data: Any, start: int = 0) -> nn.Module:
     """The untrained model; its first parameters depend on the recipe's seed and the start alone."""
-    given = PARTS["model"][recipe.model.name].given
+    given = _structure(recipe)
+    for name in recipe.model.part.given:
+        if name in given:
+            continue
+        if hasattr(data, name):
+            given[name] = getattr(data, name)
+        else:
+            raise InputError(
+                f"model.{name} is missing: the recipe must give it, or the data set "
+                f"{recipe.data.name} have an attribute of that name."
+            )
     stream = (Purpose.PARAMETERS, start) if start else (Purpose.PARAMETERS,)
     with forked_generators():
         torch.manual_seed(derive_seed(recipe.seed, *stream))
-        return _make("model", recipe.model, **{name: getattr(data, name) for name in given})
+        return _make("model", recipe.model, **given)
 
 
 def rebuild_model(recipe: Recipe, state: dict[str, Any]) -> nn.Module:
     """The model of a checkpoint, without its data where its state knows what they decided."""
-    make = PARTS["model"][recipe.model.name].make
+    make = recipe.model.part.make
     if not isinstance(make, HasGivenBy):
         return build_model(recipe, build_data(recipe))
     try:
         given = make.given_by(state)
     except KeyError as error:
         raise InputError(f"The checkpoint has no {error}, so it is none of this model.") from None
-    return _make("model", recipe.model, **given)
+    return _make("model", recipe.model, **given, **_structure(recipe))
+
+
+def _structure(recipe: Recipe) -> dict[str, Any]:
+    """The structure that a recipe names in a table of its own."""
+    return {} if recipe.structure is None else {"structure": _make("structure", recipe.structure)}
 
 
 def _rehearse(recipe: Recipe) -> None:
@@ -85,8 +112,15 @@ def _rehearse(recipe: Recipe) -> None:
 
 def _make(key: str, section: Section, *given: Any, **more: Any) -> Any:
     try:
-        return PARTS[key][section.name].make(*given, **more, **section.options)
+        made = section.part.make(*given, **more, **section.options)
     except InputError:
         raise
-    except Exception as error:  # torch's own checks of an option
-        raise InputError(f"[{key}] {section.name}: {error}") from None
+    except Exception as error:  # torch's own checks of an option, or a mistake in somebody's code
+        said = describe_failure(error) if section.part.origin else error
+        raise InputError(f"[{key}] {section.name}: {said}") from error
+    if section.part.origin and not isinstance(made, WANTED[key][0]):
+        raise InputError(
+            f"The {WORDS.get(key, key)} {section.name!r} made {made!r}, which is not "
+            f"{WANTED[key][1]}."
+        )
+    return made

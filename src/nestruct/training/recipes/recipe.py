@@ -1,15 +1,17 @@
 """Recipes: one TOML file says what is trained, how, and for how long.
 
-Tables ``data``, ``model``, ``estimator``, ``optimizer`` and ``scheduler`` have a ``name`` and the
-options of what it names (`nestruct.training.recipes.parts`); ``training`` has those of
-`nestruct.training.Training`. ``base = "table1-nes"`` at the top takes everything that a file does
-not say from another recipe. Everything is checked before anything is built or written.
+Tables ``data``, ``model``, ``estimator``, ``optimizer``, ``scheduler`` and ``structure`` have a
+``name`` and the options of what it names (`nestruct.training.recipes.parts`); ``training`` has
+those of `nestruct.training.Training`. A run also writes ``code``: the module and version of what is
+not ours. ``base = "table1-nes"`` at the top takes everything that a file does not say from another
+recipe. Everything is checked before anything is built or written.
 """
 
 import dataclasses
+import logging
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -19,8 +21,12 @@ import torch
 from nestruct.checks import check_name, check_value
 from nestruct.errors import InputError
 from nestruct.training.options import Training
-from nestruct.training.recipes.parts import PARTS
+from nestruct.training.recipes.names import Trust, entry_points, is_own
+from nestruct.training.recipes.parts import PARTS, RecipePart, find_part
 from nestruct.untrusted import MOST_TOML_BYTES, parse_toml, read_file
+from nestruct.wording import printable
+
+log = logging.getLogger("nestruct")
 
 REQUIRED = ("data", "model", "estimator", "optimizer")
 TABLES = (*PARTS, "training")
@@ -34,6 +40,7 @@ class Section:
 
     name: str
     options: dict[str, Any]
+    part: RecipePart = field(compare=False, repr=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +52,7 @@ class Recipe:
     seed: int
     device: str
     data: Section
+    structure: Section | None
     model: Section
     estimator: Section
     optimizer: Section
@@ -52,10 +60,15 @@ class Recipe:
     training: Training
 
     @classmethod
-    def from_tables(cls, tables: dict[str, Any]) -> "Recipe":
-        """Checks and resolves what a TOML file said."""
+    def from_tables(cls, tables: dict[str, Any], *, trust: Trust = False) -> "Recipe":
+        """Checks and resolves what a TOML file said.
+
+        Args:
+            tables: What it said.
+            trust: Which names of the form ``module:Class`` may be imported: all, none, or these.
+        """
         for key in tables:
-            check_name("A recipe's key", key, [*TOP, *TABLES])
+            check_name("A recipe's key", key, [*TOP, *TABLES, "code"])
         for key in [*REQUIRED, "training"]:
             if key not in tables:
                 raise InputError(f"The recipe has no table [{key}].")
@@ -63,9 +76,9 @@ class Recipe:
         for key, kind in TOP.items():
             top[key] = check_value(key, tables.get(key, top[key]), kind)
         training = Training.from_options(_table(tables, "training"))
+        tables = _structure_apart(tables)
         sections = {
-            key: _section(key, _table(tables, key), training) if key in tables else None
-            for key in PARTS
+            key: _section(key, tables, training, trust) if key in tables else None for key in PARTS
         }
         top["device"] = resolve_device(str(top["device"]))
         return cls(**top, **sections, training=training)  # type: ignore[arg-type]
@@ -78,10 +91,35 @@ class Recipe:
             if section is not None:
                 config[key] = {"name": section.name, **section.options}
         config["training"] = dataclasses.asdict(self.training)
+        if self.code:
+            config["code"] = self.code
         for key in TABLES:
             if key in config:  # what TOML has no word for
                 config[key] = {k: "none" if v is None else v for k, v in config[key].items()}
         return config
+
+    @property
+    def code(self) -> dict[str, dict[str, str]]:
+        """The module and version of every part that is not ours, by table."""
+        sections = {key: getattr(self, key) for key in PARTS}
+        return {
+            key: dict(section.part.origin)
+            for key, section in sections.items()
+            if section is not None and section.part.origin
+        }
+
+    def warn_of_other_code(self, config: dict[str, Any]) -> None:
+        """Says which parts are not those that a run's ``config.toml`` speaks of."""
+        changed = {}  # parts often share a module
+        for key, now in self.code.items():
+            was = _recorded(config, key)
+            if was and was != now:
+                changed[now["module"]] = f"{_came_from(was)}, now {_came_from(now)}"
+        for module, how in changed.items():
+            log.warning(
+                "%s is not as it was when this run was made (%s): it may give other results.",
+                *(module, how),
+            )
 
 
 def recipe_names() -> list[str]:
@@ -113,6 +151,26 @@ def read_recipe(recipe: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
     for override in sorted(overrides, key=lambda override: ".name=" not in override):
         apply_override(tables, override)
     return tables
+
+
+def typed_names(overrides: Iterable[str]) -> frozenset[str]:
+    """The names that overrides say: whoever types one trusts it.
+
+    Example:
+        >>> typed_names(["estimator.name=imle:IMLE", "estimator.strength=2"])
+        frozenset({'imle:IMLE'})
+    """
+    pairs = [override.partition("=") for override in overrides]
+    naming = (".name", "model.structure")
+    values = [parse_value(text) for key, _, text in pairs if key.endswith(naming)]
+    return frozenset(value for value in values if isinstance(value, str))
+
+
+def names_in(tables: dict[str, Any]) -> frozenset[str]:
+    """The names of the form ``module:Class`` that a recipe or a configuration says."""
+    found = [table for table in tables.values() if isinstance(table, dict)]
+    names = [str(table.get(key)) for table in found for key in ("name", "structure")]
+    return frozenset(name for name in names if is_own(name))
 
 
 def apply_override(tables: dict[str, Any], override: str) -> None:
@@ -214,14 +272,22 @@ def _place(recipe: str, base: Any) -> str:
     return os.path.normpath(Path(recipe).parent / base) if _is_file(base) else base
 
 
-def _section(key: str, table: dict[str, Any], training: Training) -> Section:
-    known = PARTS[key]
-    options = dict(table)
+def _section(key: str, tables: dict[str, Any], training: Training, trust: Trust) -> Section:
+    options = dict(_table(tables, key))
     name = options.pop("name", None)
     if name is None:
-        raise InputError(f"The table [{key}] has no name; there are: {', '.join(known)}.")
-    check_name(f"The {key}", name, known)
-    part = known[name]
+        raise InputError(f"The table [{key}] has no name; there are: {', '.join(PARTS[key])}.")
+    try:
+        part = find_part(key, name, trust=trust)
+    except InputError as error:
+        was = _recorded(tables, key)
+        if not was or not trust:
+            raise
+        raise InputError(
+            f"{error} When the run was made, it came from {_came_from(was)}."
+        ) from None
+    if key == "model":
+        part = _with_given(part, tables, options)
     if key == "scheduler":  # those that must know how long training is are told
         lengths = part.parameters().keys() & {"T_max", "total_steps"} - options.keys()
         if lengths and training.needs_epochs:
@@ -230,7 +296,48 @@ def _section(key: str, table: dict[str, Any], training: Training) -> Section:
                 "give it, in steps."
             )
         options = dict.fromkeys(lengths, max(1, training.max_steps)) | options
-    return Section(name, part.options(key, options))
+    return Section(name, part.options(key, options), part)
+
+
+def _structure_apart(tables: dict[str, Any]) -> dict[str, Any]:
+    """Tables in which a structure that is not ours has its own: ``model.structure`` may name it."""
+    model = _table(dict(tables), "model")
+    name = model.get("structure")
+    if not isinstance(name, str) or name in PARTS["structure"] or "structure" in tables:
+        return tables
+    if not is_own(name) and name not in entry_points("structure"):
+        return tables
+    rest = {option: value for option, value in model.items() if option != "structure"}
+    return tables | {"model": rest, "structure": {"name": name}}
+
+
+def _with_given(part: RecipePart, tables: dict[str, Any], options: dict[str, Any]) -> RecipePart:
+    """A model that is told what others decide: its structure by a table, the rest by the data."""
+    if "structure" in tables:
+        if "structure" not in part.parameters():
+            raise InputError("This model takes no structure: leave out the table [structure].")
+        if "structure" in options:
+            raise InputError("[structure] and model.structure say the same: leave one of them out.")
+        part = dataclasses.replace(part, given=(*part.given, "structure"))
+    more = part.needs(options) if part.origin else ()
+    if "structure" in more:
+        raise InputError("This model needs a structure: name one in the table [structure].")
+    return dataclasses.replace(part, given=(*part.given, *more))
+
+
+def _recorded(tables: dict[str, Any], key: str) -> dict[str, str]:
+    """What a run has noted of the code of a part."""
+    noted = _table(dict(tables), "code").get(key)
+    if not isinstance(noted, dict):
+        return {}
+    return {name: value for name, value in noted.items() if isinstance(value, str)}
+
+
+def _came_from(noted: dict[str, str]) -> str:
+    version = noted.get("version", "unknown")
+    if version.startswith("sha256 "):
+        version = version[:20]
+    return printable(f"{noted.get('module')}, {version}")
 
 
 def _table(tables: dict[str, Any], key: str) -> dict[str, Any]:

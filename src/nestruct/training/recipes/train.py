@@ -11,7 +11,7 @@ from nestruct.models.hooks import HasNeedsStart
 from nestruct.processes import first_rank_decides, my_rank
 from nestruct.training.fit import FitResult, fit
 from nestruct.training.loggers import TensorBoard
-from nestruct.training.recipes.build import build
+from nestruct.training.recipes.build import build, read_splits
 from nestruct.training.recipes.gap import WithSmoothingGap
 from nestruct.training.recipes.recipe import Recipe
 from nestruct.training.recipes.starts import try_starts
@@ -68,7 +68,7 @@ def train(
     metrics = None
     if settings.smoothing_gap:
         metrics = {"validation": WithSmoothingGap(experiment.estimator, settings.smoothing_gap)}
-    splits = data.splits()
+    splits = read_splits(recipe, data)
     first = None
     if settings.num_starts > 1:
         first = partial(try_starts, recipe, model, splits)

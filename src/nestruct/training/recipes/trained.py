@@ -15,7 +15,7 @@ from nestruct.models.hooks import HasReadFile
 from nestruct.noise import Purpose, derive_seed
 from nestruct.training.details import note_details
 from nestruct.training.evaluate import evaluate, matmul_precision
-from nestruct.training.recipes.build import build_data, build_model, rebuild_model
+from nestruct.training.recipes.build import build_data, build_model, read_splits, rebuild_model
 from nestruct.training.recipes.recipe import Recipe, resolve_device
 from nestruct.training.run import fill_model, find_checkpoint, read_config, warn_if_changed
 
@@ -28,6 +28,7 @@ def load(
     *,
     checkpoint: str = "best",
     device: str = "auto",
+    trust: bool = False,
 ) -> nn.Module:
     """A trained model back from its run folder, ready to ``infer`` and ``sample``.
 
@@ -36,15 +37,17 @@ def load(
         model: For a run made by `fit`: the model, built as it was; its parameters are filled in.
         checkpoint: ``best`` (on validation) or ``last``.
         device: Where to put it.
+        trust: Whether to import the modules that the run names, where its parts are not nestruct's
+            own. That runs their code, so look into ``config.toml`` first.
 
     Raises:
         InputError: The folder is no run, has no good checkpoint, or fits another model.
     """
-    return _load(run, model, checkpoint, device)[1]
+    return _load(run, model, checkpoint, device, trust)[1]
 
 
 def _load(
-    run: str | Path, model: nn.Module | None, checkpoint: str, device: str
+    run: str | Path, model: nn.Module | None, checkpoint: str, device: str, trust: bool
 ) -> tuple[int, nn.Module]:
     """The step of the parameters, and the model."""
     config = read_config(Path(run))
@@ -56,14 +59,19 @@ def _load(
                 f"{run} was made by fit(), which cannot know how the model was built: build it "
                 "again and say nestruct.load(run, model)."
             )
-        recipe = Recipe.from_tables(config | {"device": resolve_device(device)})
+        recipe = _read_recipe(config, device, trust)
         model = rebuild_model(recipe, found.model)
     fill_model(unwrap(model), found.model, run)
     return found.step, model.to(resolve_device(device)).eval()
 
 
 def evaluate_run(
-    run: str | Path, *, split: str = "test", checkpoint: str = "best", device: str = "auto"
+    run: str | Path,
+    *,
+    split: str = "test",
+    checkpoint: str = "best",
+    device: str = "auto",
+    trust: bool = False,
 ) -> tuple[int, dict[str, float]]:
     """The step of a run's checkpoint, and the metrics of its model on one of its splits.
 
@@ -77,12 +85,12 @@ def evaluate_run(
         )
     name, found = find_checkpoint(run, checkpoint)
     warn_if_changed(run, found)
-    recipe = Recipe.from_tables(config | {"device": resolve_device(device)})
+    recipe = _read_recipe(config, device, trust)
     data = build_data(recipe)
     model = build_model(recipe, data)
     fill_model(model, found.model, run)
     model.to(recipe.device)
-    splits = data.splits()
+    splits = read_splits(recipe, data)
     if split not in splits:
         raise InputError(f"The data of {run} have no {split} split; there are {', '.join(splits)}.")
     hidden = data.hidden if isinstance(data, HasHidden) else ()
@@ -111,21 +119,30 @@ def evaluate_file(
     max_words: int | None = None,
     checkpoint: str = "best",
     device: str = "auto",
+    trust: bool = False,
 ) -> tuple[int, dict[str, float]]:
     """The step of a run's checkpoint, and its model's metrics on the examples of a file.
 
     The data of the run are not needed; the model reads the file. `max_words` is for models that
     read sentences.
     """
-    step, model = _load(run, None, checkpoint, device)
+    step, model = _load(run, None, checkpoint, device, trust)
     if not isinstance(model, HasReadFile):
         raise InputError(
             f"{run} holds a {type(model).__name__}, which reads no files: evaluate it on one of "
             "its splits."
         )
-    recipe = Recipe.from_tables(read_config(Path(run)) | {"device": resolve_device(device)})
+    recipe = Recipe.from_tables(
+        read_config(Path(run)) | {"device": resolve_device(device)}, trust=trust
+    )
     options = {} if max_words is None else {"max_words": max_words}
     return step, measure(recipe, model, model.read_file(file, skip_bad=skip_bad, **options))
+
+
+def _read_recipe(config: dict[str, Any], device: str, trust: bool) -> Recipe:
+    recipe = Recipe.from_tables(config | {"device": resolve_device(device)}, trust=trust)
+    recipe.warn_of_other_code(config)
+    return recipe
 
 
 def measure(recipe: Recipe, model: nn.Module, examples: Any) -> dict[str, float]:

@@ -40,7 +40,8 @@ class RunFolder:
         self.path = path
         self.how = "resume=True"  # to continue
         if "recipe" in config:
-            self.how = f"nestruct train --resume {shlex.quote(str(path))}"
+            trust = " --trust" * ("code" in config)
+            self.how = f"nestruct train --resume {shlex.quote(str(path))}{trust}"
         try:
             self.config = tomli_w.dumps(config)
         except TypeError as error:

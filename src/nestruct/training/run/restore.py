@@ -30,6 +30,14 @@ FREE = {
 }
 
 
+def is_free(key: str) -> bool:
+    """True if a setting may differ between the sessions of a run.
+
+    The version of somebody's code may (``code``): whoever reads it says that it changed.
+    """
+    return key in FREE or key.startswith("code.")
+
+
 def newest_checkpoint(path: Path) -> tuple[Checkpoint | None, list[str]]:
     """What a run goes on from, and which checkpoints were refused.
 
@@ -134,7 +142,7 @@ def compare_configs(old: dict[str, Any], new: dict[str, Any]) -> None:
     changes = [
         f"{key} {value}, not {after.get(key, 'none')}"
         for key, value in before.items()
-        if key not in FREE and value != after.get(key, "none")
+        if not is_free(key) and value != after.get(key, "none")
     ]
     if changes:
         raise InputError(

@@ -3,7 +3,6 @@
 import hashlib
 import logging
 import os
-from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ from nestruct.errors import InputError
 from nestruct.training.run.checkpoint import Checkpoint
 from nestruct.training.run.folder import read_config
 from nestruct.training.run.log import compare_lines
-from nestruct.training.run.restore import FREE
+from nestruct.training.run.restore import is_free
 from nestruct.training.run.state import LOGS
 from nestruct.untrusted import MOST_LOG_BYTES, parse_json, parse_toml, read_file
 from nestruct.wording import flatten, printable
@@ -24,7 +23,7 @@ def warn_if_changed(run: str | Path, found: Checkpoint) -> None:
 
     Those that a longer training may change are none: the best checkpoint is older than they are.
     """
-    changed = what_changed(Path(run), found.config, but=FREE)
+    changed = what_changed(Path(run), found.config, free=False)
     if changed:
         log.warning(
             "%s was changed after the checkpoint of step %d: %s. The model that was trained may "
@@ -33,13 +32,13 @@ def warn_if_changed(run: str | Path, found: Checkpoint) -> None:
         )
 
 
-def what_changed(run: Path, saved: str | None, but: Collection[str] = ()) -> list[str]:
+def what_changed(run: Path, saved: str | None, *, free: bool = True) -> list[str]:
     """Settings in a run's ``config.toml`` that are not those of its checkpoint.
 
     Args:
         run: The run folder.
         saved: The text of ``config.toml`` that the checkpoint holds; None if it holds none.
-        but: Settings that may differ.
+        free: Whether to tell of settings too that may differ between sessions.
     """
     if saved is None:
         return []
@@ -47,7 +46,7 @@ def what_changed(run: Path, saved: str | None, but: Collection[str] = ()) -> lis
     changed = [
         printable(f"{key} is {after.get(key, 'not there')}, was {before.get(key, 'not there')}")
         for key in {**before, **after}
-        if key not in but and before.get(key) != after.get(key)
+        if (free or not is_free(key)) and before.get(key) != after.get(key)
     ]
     return changed[:5] + ([f"and {len(changed) - 5} others"] if len(changed) > 5 else [])
 
