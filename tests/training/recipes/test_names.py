@@ -197,10 +197,12 @@ def test_installed_packages_add_names_and_only_the_one_that_is_named_is_loaded(f
     assert set(names.entry_points("estimator")) == {"other-nes", "none"}
     assert "did you mean 'other-nes'?" in refusal("estimator", "othernes", trust=False)
     assert not (place / "imported.txt").exists()
-    part = find_part("estimator", "other-nes")  # what is installed needs no trust
+    assert "would run the code of the module other" in refusal("estimator", "other-nes", False)
+    assert not (place / "imported.txt").exists()
+    part = find_part("estimator", "other-nes", trust=["other-nes"])
     assert part.make.__name__ == "MyNES"
     assert part.origin == {"module": "other", "version": "other 1.5"}
-    assert "in other 'Missing' is not known" in refusal("estimator", "none", trust=False)
+    assert "in other 'Missing' is not known" in refusal("estimator", "none")
 
 
 def test_a_module_of_an_installed_package_has_its_version():
@@ -218,27 +220,6 @@ def test_a_data_set_must_have_examples_to_train_on(given, folder):
     ):
         train(recipe, folder / "run", progress=False)
     assert not (folder / "run").exists()
-
-
-def test_a_package_in_the_current_folder_is_not_installed(folder, monkeypatch):
-    """``python -m`` has the current folder on its path, and anyone may have filled that."""
-    strangers_code.write_package(folder, "other", ENTRIES)
-    for here in ("", str(folder)):
-        monkeypatch.syspath_prepend(here)
-        assert names.entry_points("estimator") == {}
-        refusal("estimator", "other-nes", trust=False)
-    assert not (folder / "imported.txt").exists()
-    assert find_part("estimator", "other-nes", trust=True).make.__name__ == "MyNES"
-
-
-def test_an_entry_point_does_not_import_its_namesake_in_the_current_folder(folder, monkeypatch):
-    strangers_code.write_package(folder / "site", "other", ENTRIES)
-    (folder / "other.py").write_text("raise RuntimeError('it was imported')")
-    monkeypatch.syspath_prepend(str(folder / "site"))
-    monkeypatch.syspath_prepend(str(folder))
-    path = sys.path[:]
-    assert find_part("data", "other-bits").make.__name__ == "Bits"
-    assert sys.path == path
 
 
 @pytest.fixture

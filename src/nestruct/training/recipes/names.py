@@ -1,12 +1,10 @@
 """Names in recipes that are not ours: ``module:Class``, and entry points of installed packages.
 
-To import a module is to run its code, and a recipe or a run folder may come from anyone. So a
-``module:Class`` is imported only where somebody said so: by typing the name on the command line, or
-by ``--trust`` (``trust=True``). Entry points are code that was installed here on purpose: a name of
-theirs needs no trust, and nothing but the one that is named is loaded.
+To import a module is to run its code, and a recipe or a run folder may come from anyone. So code
+that is not ours is imported only where somebody said so: by typing its name on the command line, or
+by ``--trust`` (``trust=True``). Of entry points nothing but the one that is named is loaded.
 """
 
-import contextlib
 import hashlib
 import importlib
 import inspect
@@ -15,7 +13,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
@@ -78,7 +76,7 @@ def find_own(key: str, name: str, trust: Trust) -> tuple[Callable[..., Any], dic
     Args:
         key: The table of the recipe: ``estimator``, ``model``, ``data`` or ``structure``.
         name: ``module:Class``, or that of an entry point.
-        trust: Which names of the first kind may be imported.
+        trust: Which names may be imported.
 
     Returns:
         None where the name is of neither kind.
@@ -86,24 +84,23 @@ def find_own(key: str, name: str, trust: Trust) -> tuple[Callable[..., Any], dic
     Raises:
         InputError: It must not be imported, cannot be, or is something else than the table needs.
     """
-    trusted = is_trusted(name, trust)
-    if is_own(name):
-        module, attribute = _split(key, name)
-        if not trusted:
-            raise InputError(
-                f"{_what(key, name)} would run the code of the module {module}, and this name "
-                "stands in a file, which may come from anyone: say --trust (in Python trust=True) "
-                "if you trust both."
-            )
-        source = None
-    else:
-        entry = entry_points(key, local=trusted).get(name)
+    value, source = name, None
+    if not is_own(name):
+        entry = entry_points(key).get(name)
         if entry is None:
             return None
-        module, attribute = _split(key, entry.value.replace(" ", ""))
-        source = entry.dist
-    with _path(local=trusted):
-        found = _attribute(key, name, _import(key, name, module), attribute)
+        value, source = entry.value.replace(" ", ""), entry.dist
+    module, attribute = _split(key, value)
+    if not is_trusted(name, trust):
+        raise InputError(
+            f"{_what(key, name)} would run the code of the module {module}, and this name "
+            "stands in a file, which may come from anyone: say --trust (in Python trust=True) "
+            "if you trust both."
+        )
+    # As `python -m` does. It stays there: what is trusted may import its neighbours later.
+    if not {os.getcwd(), ""} & set(sys.path):
+        sys.path.insert(0, os.getcwd())
+    found = _attribute(key, name, _import(key, name, module), attribute)
     if not fits(key, found):
         raise InputError(f"{_what(key, name)} is not {WANTED[key][1]}.")
     if isinstance(found, Structure):
@@ -113,20 +110,15 @@ def find_own(key: str, name: str, trust: Trust) -> tuple[Callable[..., Any], dic
     return found, {"module": module, "version": _version(sys.modules[module], source)}
 
 
-def entry_points(key: str, *, local: bool = False) -> dict[str, metadata.EntryPoint]:
-    """What installed packages have registered for a table, by name; nothing is imported.
+def entry_points(key: str) -> dict[str, metadata.EntryPoint]:
+    """What packages have registered for a table, by name; nothing is imported.
 
     Args:
         key: ``estimator``, ``model``, ``data`` or ``structure``.
-        local: Whether a package that lies in the current folder counts as installed. With
-            ``python -m`` Python looks there too, and somebody else may have filled the folder.
     """
-    places = sys.path if local else _installed_places()
     found: dict[str, metadata.EntryPoint] = {}
-    for package in metadata.distributions(path=places):
-        for entry in package.entry_points:
-            if entry.group == GROUPS[key]:
-                found.setdefault(entry.name, entry)
+    for entry in metadata.entry_points(group=GROUPS[key]):
+        found.setdefault(entry.name, entry)
     return found
 
 
@@ -148,32 +140,6 @@ def describe_failure(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if not _NOT_THEIRS.search(frame.filename)] or frames
     return f"{said} ({_short(own[-1].filename)}, line {own[-1].lineno})" if own else said
-
-
-@contextlib.contextmanager
-def _path(*, local: bool) -> Iterator[None]:
-    """Looks for modules in the current folder first, as ``python -m`` does; or not there at all.
-
-    What is trusted may import its neighbours later, so the folder then stays on the path.
-    """
-    if local:
-        here = os.getcwd()
-        if here not in sys.path and "" not in sys.path:
-            sys.path.insert(0, here)
-        yield
-        return
-    before = sys.path[:]
-    sys.path[:] = _installed_places()
-    try:
-        yield
-    finally:
-        sys.path[:] = before
-
-
-def _installed_places() -> list[str]:
-    """Where Python looks for modules, but for the current folder."""
-    here = os.path.realpath(os.getcwd())
-    return [place for place in sys.path if os.path.realpath(place or here) != here]
 
 
 def _split(key: str, name: str) -> tuple[str, str]:

@@ -142,7 +142,7 @@ def find_part(key: str, name: Any, *, trust: Trust = False) -> RecipePart:
     Args:
         key: The table.
         name: One of ours, ``module:Class``, or an entry point's.
-        trust: Which names that are written ``module:Class`` may be imported.
+        trust: Which names that are not ours may be imported.
 
     Raises:
         InputError: The name is not known, must not be imported, or is something else.

@@ -21,7 +21,7 @@ import torch
 from nestruct.checks import check_name, check_value
 from nestruct.errors import InputError
 from nestruct.training.options import Training
-from nestruct.training.recipes.names import Trust, entry_points, is_own
+from nestruct.training.recipes.names import GROUPS, Trust, entry_points, is_own
 from nestruct.training.recipes.parts import PARTS, RecipePart, find_part
 from nestruct.untrusted import MOST_TOML_BYTES, parse_toml, read_file
 from nestruct.wording import printable
@@ -167,10 +167,15 @@ def typed_names(overrides: Iterable[str]) -> frozenset[str]:
 
 
 def names_in(tables: dict[str, Any]) -> frozenset[str]:
-    """The names of the form ``module:Class`` that a recipe or a configuration says."""
-    found = [table for table in tables.values() if isinstance(table, dict)]
-    names = [str(table.get(key)) for table in found for key in ("name", "structure")]
-    return frozenset(name for name in names if is_own(name))
+    """The names of code that is not ours that a recipe or a configuration says."""
+    found = [(key, table) for key, table in tables.items() if isinstance(table, dict)]
+    named = [(key, table.get("name")) for key, table in found if key in GROUPS]
+    named += [("structure", table.get("structure")) for _, table in found]
+    return frozenset(
+        name
+        for key, name in named
+        if isinstance(name, str) and (is_own(name) or name in entry_points(key))
+    )
 
 
 def apply_override(tables: dict[str, Any], override: str) -> None:
