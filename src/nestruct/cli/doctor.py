@@ -18,7 +18,12 @@ from nestruct.models import mlp
 from nestruct.noise import forked_generators
 
 PACKAGES = ("torch", "numpy", "numba", "jaxtyping", "rich", "safetensors", "tomli-w", "tyro")
-EXTRAS = {"matplotlib": "plots", "tensorboard": "tensorboard"}
+EXTRAS = {
+    "matplotlib": "plots",
+    "ortools": "solvers",
+    "scipy": "solvers",
+    "tensorboard": "tensorboard",
+}
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 _WIDTH = 14
 
