@@ -18,6 +18,7 @@ from nestruct.estimators import (
     Supervised,
     check_gradient,
     smoothing_gap,
+    suggest,
 )
 from nestruct.models import StructuredModel, StructuredVAE
 from nestruct.noise import Noise
@@ -81,4 +82,5 @@ __all__ = [
     "perturb_and_map_law",
     "select_rows",
     "smoothing_gap",
+    "suggest",
 ]

@@ -24,6 +24,7 @@ from nestruct.cli.parse import parse
 from nestruct.cli.recipes import recipes
 from nestruct.cli.report import report
 from nestruct.cli.reproduce import reproduce
+from nestruct.cli.suggest import suggest
 from nestruct.cli.sweep import sweep
 from nestruct.cli.train import train
 from nestruct.errors import NestructError, first_line, is_out_of_memory
@@ -40,10 +41,11 @@ VERBS: dict[str, Callable[..., int]] = {
     "list": list_parts,
     "data": data,
     "check-gradient": check_gradient,
+    "suggest": suggest,
     "bench": bench,
     "doctor": doctor,
 }
-WITH_OVERRIDES = {"train", "sweep", "check-gradient"}
+WITH_OVERRIDES = {"train", "sweep", "check-gradient", "suggest"}
 FLAGS = {"--continue", "--tensorboard", "--trust"}  # their options without a value
 TIDY = {"evaluate", "parse", "report", "data"}  # others decide themselves what SIGTERM does
 

@@ -21,7 +21,12 @@ from nestruct.training.recipes.names import entry_points
 from nestruct.training.recipes.parts import LISTED
 
 PACKAGES = ("torch", "numpy", "numba", "jaxtyping", "rich", "safetensors", "tomli-w", "tyro")
-EXTRAS = {"matplotlib": "plots", "tensorboard": "tensorboard"}
+EXTRAS = {
+    "matplotlib": "plots",
+    "ortools": "solvers",
+    "scipy": "solvers",
+    "tensorboard": "tensorboard",
+}
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 _WIDTH = 14
 

@@ -18,6 +18,7 @@ from nestruct.estimators.snes import SNES
 from nestruct.estimators.sparse_map import SparseMAP
 from nestruct.estimators.sst import SST
 from nestruct.estimators.structure_nes import StructureNES
+from nestruct.estimators.suggestion import Suggestion, suggest
 from nestruct.estimators.supervised import Supervised
 
 __all__ = [
@@ -34,9 +35,11 @@ __all__ = [
     "SparseMAP",
     "StepReport",
     "StructureNES",
+    "Suggestion",
     "Supervised",
     "Terms",
     "check_gradient",
     "smoothing_gap",
+    "suggest",
     "summarise",
 ]

@@ -33,6 +33,13 @@ class _Loss(nn.Module):
         return self.model.loss(batch, noise)  # type: ignore[operator]
 
 
+class _Sample(_Loss):
+    """The same for the structures that a model draws."""
+
+    def forward(self, batch: Any, noise: Noise) -> Tensor:
+        return self.model.sample(batch, 1, noise)[0]  # type: ignore[operator]
+
+
 def evaluate_members(
     model: nn.Module,
     population: Population,
@@ -69,6 +76,29 @@ def evaluate_members(
         return run(
             _member_loss(model, batch, streams), model, population, noise, member_noise, rows
         )
+
+
+def sample_members(
+    model: nn.Module, population: Population, batch: Any, noise: Noise
+) -> Float[Tensor, "population batch ..."]:
+    """Every member's perturb-and-MAP structures, one after the other; NaN where it has none.
+
+    Args:
+        model: A `StructuredModel`.
+        population: Mirrored pairs.
+        batch: The examples.
+        noise: Each mirrored pair has draws of its own.
+    """
+    wrapped, places = _Sample(model), tensor_places(model)
+
+    def structures(state: dict[str, Tensor], pair: Any, rows: Any) -> Tensor:
+        named = {f"model.{p}": tensor for name, tensor in state.items() for p in places[name]}
+        seen = (batch, noise.replace(pair=pair))
+        return torch.func.functional_call(wrapped, named, seen, tie_weights=False)
+
+    pairs = torch.arange(population.num_pairs).repeat(2)
+    with torch.no_grad(), nan_rows():
+        return _looped(structures, model, population, noise, pairs, None)
 
 
 def needs_loop(model: nn.Module) -> bool:
