@@ -5,14 +5,17 @@ derivative of the loss with respect to z. Where the loss has none, its values ar
 `nestruct.StructureNES`.
 """
 
+import itertools
+from collections import OrderedDict
+from collections.abc import Sequence
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor, nn
-from torch._compile import _disable_dynamo
 
 from nestruct.errors import InputError
-from nestruct.estimators.solver_gradient import SolverGradient
+from nestruct.estimators.solver_gradient import Back, SolverGradient, go_back, with_gradient
 from nestruct.structures import Structure
 
 
@@ -65,14 +68,12 @@ class SolverLayer(nn.Module):
         gradient.check_structure(structure)
         self.structure = structure
         self.gradient = gradient
+        self._number = _enter(self)
 
     def extra_repr(self) -> str:
         """What the layer is made of."""
         return f"{self.structure!r}, {self.gradient!r}"
 
-    # Private, but torch's optimizers load the same: torch.compiler.disable would add two seconds to
-    # the import of nestruct. Tracing into a solver gains nothing, and fails for most.
-    @_disable_dynamo
     def forward(self, scores: Tensor, **context: Any) -> Tensor:
         """The structures of the scores.
 
@@ -86,20 +87,120 @@ class SolverLayer(nn.Module):
             raise InputError(
                 f"SolverLayer: scores must be a tensor of floats, got {got}; convert them first."
             )
+        given = {name: value for name, value in context.items() if value is not None}
+        if torch.compiler.is_compiling():
+            values = [torch.as_tensor(value) for value in given.values()]
+            return _opaque(scores, values, ",".join(given), self._number, self.training)[0]
+        z, back = self._there_and_back(scores.detach(), given, _own_generator(scores.device))
+        return with_gradient(z, scores, back) if self.training else z
+
+    def _there_and_back(
+        self, scores: Tensor, context: dict[str, Any], draws: torch.Generator
+    ) -> tuple[Tensor, Back]:
         wide = scores if scores.dtype in (torch.float32, torch.float64) else scores.float()
+        axis = -self.structure.part_axes - 1
         alone = scores.dim() == self.structure.part_axes
         if alone:  # one instance: samples would take the place of examples
             wide = wide[None]
             context = {n: v[None] if isinstance(v, Tensor) else v for n, v in context.items()}
         with torch.autocast(scores.device.type, enabled=False):
             if self.training:
-                draws = _own_generator(scores.device)
-                z = self.gradient.solve(self.structure, wide, draws, **context)
+                solve = self.gradient.there_and_back
+                z, inner = solve(self.structure, wide, draws, **context)
             else:
-                z = self.structure.argmax(wide.detach(), **context)
-        if alone:
-            z = z.squeeze(-self.structure.part_axes - 1)
-        return z.to(scores.dtype)
+                z, inner = self.structure.argmax(wide, **context), torch.zeros_like
+
+        def back(slope: Tensor) -> Tensor:
+            found = inner((slope.unsqueeze(axis) if alone else slope).to(wide.dtype))
+            return (found.squeeze(axis) if alone else found).to(scores.dtype)
+
+        return (z.squeeze(axis) if alone else z).to(scores.dtype), back
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # of a copy
+        self._number = _enter(self)
+
+
+# What torch.compile sees of a layer: one op. Python objects cannot be its arguments, so layers are
+# numbered, and the way back of a call is kept, by a number of its own, until it is taken.
+_layers: WeakValueDictionary[int, SolverLayer] = WeakValueDictionary()
+_ways_back: OrderedDict[int, Back] = OrderedDict()
+_MAX_KEPT = 16  # calls that are never differentiated leave theirs behind
+_numbers = itertools.count()
+_STATE_SIZE = torch.get_rng_state().numel()
+
+
+def _enter(layer: SolverLayer) -> int:
+    number = next(_numbers)
+    _layers[number] = layer
+    return number
+
+
+@torch.library.custom_op(
+    "nestruct::solver_layer", mutates_args=(), tags=(torch.Tag.nondeterministic_seeded,)
+)
+def _opaque(
+    scores: Tensor, values: Sequence[Tensor], names: str, number: int, training: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """z, the state of the generator before it, and the number of the call."""
+    draws, call = _own_generator(scores.device), next(_numbers)
+    state, context = draws.get_state(), _context(names, values)
+    z, _ways_back[call] = _layers[number]._there_and_back(scores, context, draws)
+    while len(_ways_back) > _MAX_KEPT:
+        _ways_back.popitem(last=False)
+    padded = nn.functional.pad(state, (0, _STATE_SIZE - len(state)))
+    return z.clone(), padded, torch.tensor(call)
+
+
+@_opaque.register_fake
+def _(scores, values, names, number, training):
+    samples = _layers[number].gradient.num_decoded if training else 1
+    z = scores.new_empty((samples, *scores.shape) if samples > 1 else scores.shape)
+    state = torch.empty(_STATE_SIZE, dtype=torch.uint8, device="cpu")
+    return z, state, torch.empty((), dtype=torch.long, device="cpu")
+
+
+@torch.library.custom_op("nestruct::solver_layer_back", mutates_args=())
+def _opaque_back(
+    slope: Tensor,
+    scores: Tensor,
+    values: Sequence[Tensor],
+    state: Tensor,
+    call: Tensor,
+    names: str,
+    number: int,
+) -> Tensor:
+    """dL/dscores."""
+    back = _ways_back.pop(int(call), None)
+    if back is None:  # taken before: solved again, with the same draws
+        draws = torch.Generator(scores.device)
+        draws.set_state(state[: len(draws.get_state())].clone())
+        _, back = _layers[number]._there_and_back(scores, _context(names, values), draws)
+    return go_back(back, slope).sum_to_size(scores.shape).clone()
+
+
+@_opaque_back.register_fake
+def _(slope, scores, values, state, call, names, number):
+    return torch.empty_like(scores)
+
+
+def _context(names: str, values: Sequence[Tensor]) -> dict[str, Any]:
+    return dict(zip(names.split(","), values, strict=True)) if values else {}
+
+
+def _keep(ctx, inputs, output) -> None:
+    scores, values, *ctx.more = inputs
+    ctx.save_for_backward(scores, *output[1:], *values)
+
+
+def _go_back(ctx, slope, *_):
+    scores, state, call, *values = ctx.saved_tensors
+    names, number, training = ctx.more
+    found = _opaque_back(slope, scores, values, state, call, names, number) if training else None
+    return found, [None] * len(values), None, None, None
+
+
+_opaque.register_autograd(_go_back, setup_context=_keep)
 
 
 def _own_generator(device: torch.device) -> torch.Generator:
@@ -107,6 +208,5 @@ def _own_generator(device: torch.device) -> torch.Generator:
     if device.type == "cpu":
         return torch.default_generator
     module = torch.get_device_module(device)
-    return module.default_generators[
-        module.current_device() if device.index is None else device.index
-    ]
+    place = module.current_device() if device.index is None else device.index
+    return module.default_generators[place]

@@ -18,7 +18,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from nestruct.estimators.solver_gradient import Slope, SolverGradient
+from nestruct.estimators.solver_gradient import Back, Slope, SolverGradient
 from nestruct.noise import Noise
 from nestruct.structures import Structure
 
@@ -52,15 +52,23 @@ class Identity(SolverGradient):
     projection: Literal["auto", "centred", "norm", "none"] = "auto"
     graph: Literal["auto", "on", "off"] = "auto"
 
-    def solve(
+    def there_and_back(
         self, structure: Structure, scores: Tensor, draws: torch.Generator | Noise, **context: Any
-    ) -> Tensor:
-        """The solutions, with the derivative of the projected scores."""
+    ) -> tuple[Tensor, Back]:
+        """The solutions, and the transpose of the projection's Jacobian."""
         centre, source = self._repeat(scores, draws)
         noise = source.gumbel(centre) if self.noise == "gumbel" else 0.0
         z = structure.argmax(centre + noise, **context)
-        projected = self._project(structure, scores, context)
-        return z + (projected - projected.detach())
+        counting = self._counting(structure, scores, context)
+
+        def back(g: Tensor) -> Tensor:
+            g = self._centre(structure, g, counting)
+            if self.projection == "none":
+                return g
+            unit, norm = self._project(structure, scores, counting)
+            return (g - unit * (unit * g).sum(_axes(structure), keepdim=True)) / norm
+
+        return z, back
 
     def formula(
         self,
@@ -70,28 +78,27 @@ class Identity(SolverGradient):
         draws: torch.Generator,
         **context: Any,
     ) -> Tensor:
-        """The same for one sample, without autograd."""
+        """The same for one sample, by differentiating the projection."""
         noise = torch.empty_like(scores).exponential_(generator=draws).log()
         z = structure.argmax(scores - noise if self.noise == "gumbel" else scores, **context)
         counting = self._counting(structure, scores, context)
-        g = self._centre(structure, slope(z), counting)
         if self.projection == "none":
-            return g
-        parts, axes = self._centre(structure, scores, counting), _axes(structure)
-        norm = torch.linalg.vector_norm(parts, dim=axes, keepdim=True)
-        norm = torch.where(norm > 0, norm, 1.0)
-        unit = parts / norm
-        return (g - unit * (unit * g).sum(axes, keepdim=True)) / norm
+            return self._centre(structure, slope(z), counting)
+        with torch.enable_grad():
+            leaf = scores.detach().requires_grad_()
+            projected, _ = self._project(structure, leaf, counting)
+            (found,) = torch.autograd.grad(projected, leaf, slope(z))
+        return found
 
-    def _project(self, structure: Structure, scores: Tensor, context: dict[str, Any]) -> Tensor:
-        """P(h)."""
-        counting = self._counting(structure, scores.detach(), context)
+    def _project(
+        self, structure: Structure, scores: Tensor, counting: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """P(h), and the norm of C h."""
         parts = self._centre(structure, scores, counting)
-        if self.projection == "none":
-            return parts
         square = parts.square().sum(_axes(structure), keepdim=True)
         # Scores that are all the same have no direction to lose.
-        return parts / torch.where(square > 0, square, 1.0).sqrt()
+        norm = torch.where(square > 0, square, 1.0).sqrt()
+        return parts / norm, norm
 
     def _centre(self, structure: Structure, values: Tensor, counting: Tensor) -> Tensor:
         """C: the mean of what counts taken off, where that is legal; zeros elsewhere."""

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from nestruct.checks import check_count, check_positive
 from nestruct.errors import InputError
-from nestruct.estimators.solver_gradient import Slope, SolverGradient, with_gradient
+from nestruct.estimators.solver_gradient import Back, Slope, SolverGradient
 from nestruct.estimators.sum_of_gamma import sum_of_gamma
 from nestruct.noise import Noise
 from nestruct.structures import Draws, Structure
@@ -74,21 +74,21 @@ class IMLE(SolverGradient):
         elif self.noise == "sum_of_gamma":
             raise InputError(f"{name}: noise='sum_of_gamma' needs k, the parts of every member.")
 
-    def solve(
+    def there_and_back(
         self, structure: Structure, scores: Tensor, draws: torch.Generator | Noise, **context: Any
-    ) -> Tensor:
-        """``z(h + eps)``, with the gradient above."""
+    ) -> tuple[Tensor, Back]:
+        """``z(h + eps)``, and the difference to the solution of the moved scores."""
         centre, source = self._repeat(scores, draws)
         perturbed = centre + self._draw(source, centre)
         z = structure.argmax(perturbed, **context)
 
-        def pull_back(g: Tensor) -> Tensor:
+        def back(g: Tensor) -> Tensor:
             # The mean over samples has given each of them a share of g.
             g, step = self._move(structure, perturbed, g * self.num_samples, context)
             moved = structure.argmax(perturbed - step * g, **context)
             return (z - moved) / (step * self.num_samples)
 
-        return with_gradient(z, scores, pull_back)
+        return z, back
 
     def formula(
         self,

@@ -1,9 +1,9 @@
 """What the gradients that a solver can have as a layer share: `solve`, and a step made of it.
 
-A subclass gives ``solve(structure, scores, draws, **context) -> z``, whose derivative with respect
-to the scores it chooses. `nestruct.SolverLayer` puts that into anyone's module; as an estimator it
-trains a `StructuredModel`. Both need the derivative g of the loss with respect to z, so the decoder
-is differentiated at hard structures, as if their parts were numbers between 0 and 1.
+``solve(structure, scores, draws, **context) -> z`` is differentiable with respect to the scores. A
+subclass says how, in `there_and_back`. `nestruct.SolverLayer` puts that into anyone's module; as an
+estimator it trains a `StructuredModel`. Both need the derivative g of the loss with respect to z:
+the decoder is differentiated at hard structures, as if their parts were numbers between 0 and 1.
 """
 
 import weakref
@@ -23,11 +23,12 @@ from nestruct.models import StructuredModel
 from nestruct.noise import Noise
 from nestruct.structures import Draws, Structure, nan_rows
 
-Slope = Callable[[Tensor], Tensor]  # z -> dL/dz, of the same shape
+Slope = Callable[[Tensor], Tensor]  # from z to dL/dz, of the same shape
+Back = Callable[[Tensor], Tensor]  # from dL/dz to dL/dscores
 
 
 class SolverGradient(Backpropagation):
-    """Base of the gradients for `nestruct.SolverLayer`; a subclass gives `solve`.
+    """Base of the gradients for `nestruct.SolverLayer`; a subclass gives `there_and_back`.
 
     Losses are minimised. Where there are several samples, the loss is their mean.
     """
@@ -43,7 +44,11 @@ class SolverGradient(Backpropagation):
         super().__post_init__()
         check_count(type(self).__name__, "num_samples", self.num_samples, 1)
 
-    @abstractmethod
+    @property
+    def num_decoded(self) -> int:
+        """How many structures of an instance `solve` gives."""
+        return self.num_samples
+
     def solve(
         self, structure: Structure, scores: Tensor, draws: torch.Generator | Noise, **context: Any
     ) -> Tensor:
@@ -57,6 +62,25 @@ class SolverGradient(Backpropagation):
 
         Returns:
             Shaped as ``scores``; with ``num_samples`` above 1 with an axis of samples first.
+        """
+        z, back = self.there_and_back(structure, scores.detach(), draws, **context)
+        return with_gradient(z, scores, back)
+
+    @abstractmethod
+    def there_and_back(
+        self, structure: Structure, scores: Tensor, draws: torch.Generator | Noise, **context: Any
+    ) -> tuple[Tensor, Back]:
+        """z, and the function from dL/dz to dL/dscores. Neither needs autograd.
+
+        Args:
+            structure: See `solve`.
+            scores: Without a derivative.
+            draws: See `solve`.
+            **context: See `solve`.
+
+        Returns:
+            z; and a function whose argument and result are shaped as z. Over samples its results
+            are added up, and a mean over samples has given each of them a share of dL/dz.
         """
 
     def formula(
@@ -126,7 +150,7 @@ class SolverGradient(Backpropagation):
         """The scores, with an axis of samples first if there are several; and a source of draws."""
         source = Draws(f"{type(self).__name__}.solve", self._streams(scores, draws))
         several = (self.num_samples,) if self.num_samples > 1 else ()
-        return scores.detach().expand(*several, *scores.shape), source
+        return scores.expand(*several, *scores.shape), source
 
     def _streams(self, scores: Tensor, draws: torch.Generator | Noise) -> torch.Generator | Noise:
         """The same draws; a noise with a stream for each sample if there are several."""
@@ -136,19 +160,27 @@ class SolverGradient(Backpropagation):
         return draws.replace(stream=numbers[:, None])
 
 
-def with_gradient(z: Tensor, scores: Tensor, pull_back: Callable[[Tensor], Tensor]) -> Tensor:
+def with_gradient(z: Tensor, scores: Tensor, back: Back) -> Tensor:
     """``z``, with a derivative with respect to the scores that a function says.
 
     Args:
         z: Shaped as ``scores``, or with axes of samples before those.
         scores: What is differentiated.
-        pull_back: From dL/dz to dL/dscores, both shaped as ``z``; over samples the sum is taken.
-            Called without autograd. Where dL/dz is not finite, the result is NaN, so that loss
-            scaling sees it.
+        back: See `SolverGradient.there_and_back`.
     """
     if not (torch.is_grad_enabled() and scores.requires_grad):
         return z
-    return _WithGradient.apply(scores.expand(z.shape), z, pull_back)
+    return _WithGradient.apply(scores.expand(z.shape), z, back)
+
+
+@torch.no_grad()
+def go_back(back: Back, slope: Tensor) -> Tensor:
+    """What ``back`` says. NaN where dL/dz is not finite, so that a scaler of losses sees it."""
+    if not slope.numel():
+        return slope
+    # A row that the solver has no answer for gets NaN: an error here would name the wrong one.
+    with nan_rows(), torch.autocast(slope.device.type, enabled=False):
+        return torch.where(slope.isfinite(), back(slope), torch.nan)
 
 
 class _Weight:
@@ -201,19 +233,14 @@ def _depends_on(losses: Tensor, z: Tensor) -> bool:
 
 class _WithGradient(torch.autograd.Function):
     @staticmethod
-    def forward(scores: Tensor, z: Tensor, pull_back: Callable[[Tensor], Tensor]) -> Tensor:
+    def forward(scores: Tensor, z: Tensor, back: Back) -> Tensor:
         return z.clone()
 
     @staticmethod
     def setup_context(ctx, inputs, output) -> None:
-        ctx.pull_back = inputs[2]
+        ctx.back = inputs[2]
 
     @staticmethod
     @once_differentiable
     def backward(ctx, slope):
-        if not slope.numel():
-            return slope, None, None
-        # A row that the solver has no answer for gets NaN: an error here would name the wrong one.
-        with nan_rows(), torch.autocast(slope.device.type, enabled=False):
-            found = ctx.pull_back(slope)
-        return torch.where(slope.isfinite(), found, torch.nan), None, None
+        return go_back(ctx.back, slope), None, None

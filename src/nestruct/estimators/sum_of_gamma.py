@@ -7,8 +7,9 @@ exponential draw is the sum of k gamma draws of shape 1 / k. So k independent dr
 
     sum over i = 1 ... s of Gamma(1 / k) / i  -  (log s) / k
 
-add up to one Gumbel draw, for a large s. Where every member has k parts, that is the noise of a
-member's score, and the law that is sampled comes nearer to the Gibbs law.
+add up to one Gumbel draw, for a large s. Where every member has k parts, the score of each is so
+perturbed by Gumbel noise, though not independently. Single parts are perturbed less than by Gumbel
+noise of their own.
 """
 
 import math
