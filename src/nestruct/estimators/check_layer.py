@@ -59,7 +59,7 @@ def check_layer(
         scores: ``[..., *parts]``, as the layer takes them.
         structure: What the layer solves.
         num_trials: Calls of the layer to average, at least 2.
-        num_reference: Draws behind a truth that cannot be listed; a tenth of them behind a limit.
+        num_reference: Draws behind a truth that cannot be listed, and behind a method's limit.
         context: What the structure's solver sees besides scores; a `nestruct.SolverLayer` gets it
             too, other layers are closed over theirs.
         seed: For the trials (torch's own generator is put back) and for the truth.
@@ -93,7 +93,7 @@ def check_layer(
         found = judge(estimates, truth, error, scaled)
         if gradient is None or not gradient.biased_by_design:
             return found
-        limit, error = task.limit(gradient, max(2, num_reference // 10), generator)
+        limit, error = task.limit(gradient, num_reference, generator)
         verdict = judge(estimates, limit, error, scaled=True)
     return dataclasses.replace(
         found, passed=verdict.passed, undecided=verdict.undecided, biased_by_design=True
