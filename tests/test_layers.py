@@ -54,7 +54,12 @@ def gradient_of(layer: nn.Module, scores: Tensor, seed: int = 0, **context: Tens
     return leaf.grad
 
 
-@pytest.mark.parametrize("key", STRUCTURES)
+SLOW = {"projective_tree", "non_projective_tree", "permutation"}  # their kernels are compiled first
+
+
+@pytest.mark.parametrize(
+    "key", [pytest.param(k, marks=[pytest.mark.slow] if k in SLOW else []) for k in STRUCTURES]
+)
 @each_gradient
 def test_default_options_give_a_gradient_at_scores_of_unit_scale(name, key):
     kind, smalls = STRUCTURES[key]

@@ -30,6 +30,13 @@ def positive(scores):
     return scores > 0
 
 
+class Trees(nestruct.ProjectiveTree):
+    """Which arcs count is all that matters here; the solver would have to be compiled."""
+
+    def argmax(self, scores, **context):
+        return torch.zeros_like(scores)
+
+
 STRUCTURES = {
     "auto, subsets": (nestruct.KSubset(4, 2), "auto", "centred"),
     "auto, a black box": (nestruct.BlackBox(positive, 4), "auto", "norm"),
@@ -54,8 +61,8 @@ def test_it_is_the_jacobian_of_the_projection(structure, option, kind, noise):
 def test_matrices_are_projected_as_a_whole():
     scores, slope = scores_of(3, 3), scores_of(4, 3)[:3] ** 2
     leaf = scores.clone().requires_grad_()
-    z = SolverLayer(nestruct.Permutation(3), Identity())(leaf)
-    z.backward(slope)
+    solver = nestruct.BlackBox(positive, (3, 3))
+    SolverLayer(solver, Identity(projection="centred"))(leaf).backward(slope)
     torch.testing.assert_close(leaf.grad, pulled_back("centred", scores, slope))
 
 
@@ -72,7 +79,7 @@ def test_samples_share_a_jacobian():
 
 def test_padding_and_forbidden_parts_are_left_out():
     """A sentence beside a longer one, and a score of -inf: as if those parts were not there."""
-    trees, scores, slope = nestruct.ProjectiveTree(), scores_of(1, 5, 5), scores_of(2, 5, 5)[1:]
+    trees, scores, slope = Trees(), scores_of(1, 5, 5), scores_of(2, 5, 5)[1:]
     lengths = torch.tensor([2])
     leaf = scores.clone().requires_grad_()
     SolverLayer(trees, Identity())(leaf, lengths=lengths).backward(slope)
