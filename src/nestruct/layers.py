@@ -15,7 +15,13 @@ import torch
 from torch import Tensor, nn
 
 from nestruct.errors import InputError
-from nestruct.estimators.solver_gradient import Back, SolverGradient, go_back, with_gradient
+from nestruct.estimators.solver_gradient import (
+    Back,
+    SolverGradient,
+    go_back,
+    with_gradient,
+    without_autocast,
+)
 from nestruct.structures import Structure
 
 
@@ -103,7 +109,7 @@ class SolverLayer(nn.Module):
         if alone:  # one instance: samples would take the place of examples
             wide = wide[None]
             context = {n: v[None] if isinstance(v, Tensor) else v for n, v in context.items()}
-        with torch.autocast(scores.device.type, enabled=False):
+        with without_autocast(scores.device):
             if self.training:
                 solve = self.gradient.there_and_back
                 z, inner = solve(self.structure, wide, draws, **context)

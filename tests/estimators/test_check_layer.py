@@ -221,6 +221,10 @@ LAYER = SolverLayer(SUBSETS, IMLE())
         (lambda: check_layer(LAYER, linear, SCORES, SUBSETS, num_trials=1), "num_trials must be"),
         (lambda: check_layer(LAYER, linear, SCORES, LAYER), "must be what the layer solves"),  # type: ignore[arg-type]
         (lambda: check_layer(LAYER, lambda z: z, SCORES, SUBSETS), r"shape \(3,\); got \(3, 4\)"),
+        (
+            lambda: check_layer(LAYER, lambda z: linear(z > 0), SCORES, SUBSETS),
+            "no derivative with respect to z",
+        ),
         (lambda: check_layer(lambda s: s[0], linear, SCORES, SUBSETS), "z shaped as the scores"),
         (lambda: check_layer(SUBSETS.argmax, linear, SCORES, SUBSETS), "without a gradient"),
         (

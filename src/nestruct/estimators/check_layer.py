@@ -143,6 +143,8 @@ class _Task:
             raise InputError(f"check_layer: the layer{hint}.")
         samples = z.reshape(-1, *leaf.shape)
         total = torch.stack([self.one_loss(one).sum() for one in samples]).mean()
+        if not total.requires_grad:
+            raise InputError("check_layer: the loss has no derivative with respect to z.")
         (found,) = torch.autograd.grad(total, leaf, materialize_grads=True)
         return found.flatten().double()
 
