@@ -5,11 +5,13 @@ from nestruct.data import select_rows
 from nestruct.errors import InputError, NestructError
 from nestruct.estimators import (
     DPP,
+    IMLE,
     NES,
     NVIL,
     SNES,
     SST,
     Enumeration,
+    Identity,
     Reinforce,
     ScoreNES,
     SparseMAP,
@@ -17,9 +19,11 @@ from nestruct.estimators import (
     StructureNES,
     Supervised,
     check_gradient,
+    check_layer,
     smoothing_gap,
     suggest,
 )
+from nestruct.layers import SolverLayer
 from nestruct.models import StructuredModel, StructuredVAE
 from nestruct.noise import Noise
 from nestruct.structures import (
@@ -43,6 +47,7 @@ from nestruct.training import FitResult, evaluate, fit, load
 
 __all__ = [
     "DPP",
+    "IMLE",
     "NES",
     "NVIL",
     "SNES",
@@ -54,6 +59,7 @@ __all__ = [
     "Enumeration",
     "FitResult",
     "Gibbs",
+    "Identity",
     "InputError",
     "KSubset",
     "NestructError",
@@ -65,6 +71,7 @@ __all__ = [
     "Relaxable",
     "Samplable",
     "ScoreNES",
+    "SolverLayer",
     "SpanningTree",
     "SparseMAP",
     "StepReport",
@@ -75,6 +82,7 @@ __all__ = [
     "Supervised",
     "__version__",
     "check_gradient",
+    "check_layer",
     "evaluate",
     "fit",
     "load",

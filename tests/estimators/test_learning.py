@@ -9,7 +9,7 @@ import torch
 from toys import bits, vae
 
 import nestruct
-from nestruct import NES, Noise, ScoreNES, StructureNES
+from nestruct import IMLE, NES, Identity, Noise, ScoreNES, StructureNES
 from nestruct.training import Recipe, read_recipe
 from nestruct.training import train as train_recipe
 
@@ -33,6 +33,8 @@ ESTIMATORS = [
     NES(sigma=0.1, population_size=40, mode="vmap"),
     ScoreNES(num_pairs=4),
     StructureNES(num_samples=8, num_covariance=16),
+    IMLE(num_samples=4),
+    Identity(num_samples=4),
 ]
 
 

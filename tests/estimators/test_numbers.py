@@ -164,7 +164,11 @@ def test_sparse_map_itself_refuses_them():
         nestruct.structures.sparse_map(counts(), torch.zeros(1, 4))
 
 
-def test_an_integer_knapsack_is_learnt(tmp_path):
+@pytest.mark.parametrize(
+    "estimator",
+    [StructureNES(num_samples=8, num_covariance=8), nestruct.IMLE(), nestruct.Identity()],
+)
+def test_an_integer_knapsack_is_learnt(tmp_path, estimator):
     """From the profit alone, from worse than nothing; an evaluation has the loss and no F1."""
     train, test = examples(300), {k: v[:100] for k, v in examples(400).items()}
     model = Packer()
@@ -173,7 +177,7 @@ def test_an_integer_knapsack_is_learnt(tmp_path):
     best = float(model.decode(test, model.structure.argmax(test["profit"])).mean())
     result = nestruct.fit(
         model,
-        StructureNES(num_samples=8, num_covariance=8),
+        estimator,
         torch.optim.Adam(model.parameters(), lr=0.1),
         train | {"z": model.structure.argmax(train["profit"])},
         validation=test | {"z": model.structure.argmax(test["profit"])},

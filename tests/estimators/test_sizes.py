@@ -7,7 +7,7 @@ from torch.nn.functional import pad
 from toys import gradient
 
 import nestruct
-from nestruct import NES, Noise, Reinforce, ScoreNES, SparseMAP, StructureNES
+from nestruct import IMLE, NES, Identity, Noise, Reinforce, ScoreNES, SparseMAP, StructureNES
 from nestruct.objective import gumbel_divergence
 
 SIZES = (3, 1, 4)
@@ -80,6 +80,9 @@ ESTIMATORS = {
     "ScoreNES": lambda: ScoreNES(num_pairs=4),
     "StructureNES": lambda: StructureNES(num_samples=6, num_covariance=5),
     "Reinforce": lambda: Reinforce(num_samples=4),
+    "IMLE": lambda: IMLE(num_samples=4),
+    "IMLE strength": lambda: IMLE(num_samples=4, strength=3.0),
+    "Identity": lambda: Identity(num_samples=4),
     "Reinforce batch": lambda: Reinforce(num_samples=2, baseline="batch"),
     "SparseMAP": lambda: SparseMAP(max_iterations=4),
 }
@@ -102,7 +105,7 @@ def test_gradients_are_those_without_padding(make):
             torch.testing.assert_close(found, expected)
 
 
-@pytest.mark.parametrize("name", ["ScoreNES", "StructureNES", "Reinforce"])
+@pytest.mark.parametrize("name", ["ScoreNES", "StructureNES", "Reinforce", "IMLE", "Identity"])
 def test_numbers_too(name):
     expected = step(Items(NUMBERS), ESTIMATORS[name], example(garbage=0.0))
     torch.testing.assert_close(step(Items(NUMBERS), ESTIMATORS[name], example(3)), expected)

@@ -48,6 +48,12 @@ def test_members_are_distinct_legal_and_counted(case):
     assert log_count.exp().item() == pytest.approx(len(members))
 
 
+@each_case
+def test_members_of_equal_sizes_have_equally_many_parts(case):
+    assert case.structure.equal_sizes
+    assert case.members().flatten(1).sum(1).unique().numel() == 1
+
+
 @pytest.mark.parametrize("case", [case for case in CASES if case.num_parts <= 16], ids=by_name)
 def test_contains_rejects_every_other_binary_array(case):
     codes = torch.arange(2**case.num_parts)

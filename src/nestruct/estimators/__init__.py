@@ -7,14 +7,18 @@ then takes its step.
 from nestruct.estimators.backpropagation import Backpropagation, Terms
 from nestruct.estimators.base import Estimator, StepReport, summarise
 from nestruct.estimators.check import check_gradient
+from nestruct.estimators.check_layer import check_layer
 from nestruct.estimators.dpp import DPP
 from nestruct.estimators.enumeration import Enumeration
+from nestruct.estimators.identity import Identity
+from nestruct.estimators.imle import IMLE
 from nestruct.estimators.nes import NES
 from nestruct.estimators.nvil import NVIL
 from nestruct.estimators.reinforce import Reinforce
 from nestruct.estimators.score_nes import ScoreNES
 from nestruct.estimators.smoothing import smoothing_gap
 from nestruct.estimators.snes import SNES
+from nestruct.estimators.solver_gradient import SolverGradient, with_gradient
 from nestruct.estimators.sparse_map import SparseMAP
 from nestruct.estimators.sst import SST
 from nestruct.estimators.structure_nes import StructureNES
@@ -23,6 +27,7 @@ from nestruct.estimators.supervised import Supervised
 
 __all__ = [
     "DPP",
+    "IMLE",
     "NES",
     "NVIL",
     "SNES",
@@ -30,8 +35,10 @@ __all__ = [
     "Backpropagation",
     "Enumeration",
     "Estimator",
+    "Identity",
     "Reinforce",
     "ScoreNES",
+    "SolverGradient",
     "SparseMAP",
     "StepReport",
     "StructureNES",
@@ -39,7 +46,9 @@ __all__ = [
     "Supervised",
     "Terms",
     "check_gradient",
+    "check_layer",
     "smoothing_gap",
     "suggest",
     "summarise",
+    "with_gradient",
 ]

@@ -39,6 +39,7 @@ class Terms:
             None.
         each: ``[batch]``, what is averaged over examples besides.
         noted: Statistics of the estimator's own, for its `_adapt`.
+        solved_later: Instances that differentiating the terms gives to the solver.
     """
 
     losses: Tensor
@@ -46,6 +47,7 @@ class Terms:
     sampled: Tensor | None = None
     each: Tensor | None = None
     noted: Stats = field(default_factory=dict)
+    solved_later: int = 0
 
     def mean(self) -> Float[Tensor, ""]:
         """The mean over what counts: its derivative is the estimate."""
@@ -119,7 +121,7 @@ class Backpropagation(Estimator):
             if share is None:
                 value, losses = terms.mean(), terms.losses
             else:
-                solved = num_solved() - before
+                solved = num_solved() - before + terms.solved_later
                 value, losses, counted["solved"] = terms.mean_over_ranks(share, solved)
             found = torch.autograd.grad(value, targets, materialize_grads=True)
         gradients = sum_over_ranks(found)

@@ -76,6 +76,8 @@ class Estimator(ABC):
     graph: Literal["auto", "on", "off"] = "off"
     is_scaled: bool = True
     """Whether gradients have the scale of the loss's; with shaped losses only their direction."""
+    biased_by_design: ClassVar[bool] = False
+    """Whether its mean is known to differ from the gradient of the smoothed loss."""
     all_failed: ClassVar[str] = (
         "no loss is finite, or their gradient is not. Look for NaN in the data, the scores and the "
         "decoder; a smaller learning rate may help."

@@ -6,7 +6,7 @@ its own standard error. Where the structure can be listed, the derivative of the
 is averaged instead, which has far less variance.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -35,7 +35,7 @@ _MAX_NOISE = 1.0  # of the truth's norm: beyond it, a pass would say nothing abo
 
 @dataclass(frozen=True)
 class GradientCheck:
-    """What `check_gradient` found.
+    """What `check_gradient` or `check_layer` found.
 
     Args:
         cosine: Between the estimator's mean gradient and the true one.
@@ -46,6 +46,8 @@ class GradientCheck:
         variance: Sum over parameters of the variance of one estimate.
         passed: The verdict: scale and direction with raw losses, direction alone with shaped ones.
         law_variances: For NES, the variance with each way to draw the structure's noise.
+        biased_by_design: Whether the method is known to aim at something else than the truth, such
+            as the loss of a relaxation: then look at ``cosine``.
         undecided: Not passed, and not found wrong either: there are fewer than ten trials, or
             nothing is seen to be wrong, but ``noise`` is above 1 or the scale is not known to a
             half. More trials decide it, or a smaller model.
@@ -60,6 +62,7 @@ class GradientCheck:
     passed: bool
     law_variances: dict[str, float] = field(default_factory=dict)
     undecided: bool = False
+    biased_by_design: bool = False
 
 
 def check_gradient(
@@ -123,16 +126,18 @@ def check_gradient(
         parameter.grad = gradient
     for buffer, value in buffers:
         buffer.copy_(value)
-    return _judge(estimates, truth, truth_error, estimator.is_scaled, laws)
+    found = judge(estimates, truth, truth_error, estimator.is_scaled, laws)
+    return replace(found, biased_by_design=estimator.biased_by_design)
 
 
-def _judge(
+def judge(
     estimates: Float[Tensor, "trials size"],
     truth: Tensor,
     truth_error: Tensor,
     scaled: bool,
-    laws: dict[str, float],
+    laws: dict[str, float] | None = None,
 ) -> GradientCheck:
+    """Compares independent estimates with a truth that has a standard error of its own."""
     mean, trials = estimates.mean(0), len(estimates)
     length = truth.norm()
     unit = truth / length
@@ -168,7 +173,7 @@ def _judge(
         scale_error=float(scale_error),
         variance=float(variance),
         passed=bool(looks_right & known),
-        law_variances=laws,
+        law_variances=laws or {},
         undecided=trials < _MIN_TRIALS or bool(looks_right & ~known),
     )
 

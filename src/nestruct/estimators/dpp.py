@@ -47,6 +47,7 @@ class DPP(Backpropagation):
     """
 
     kind: ClassVar[str] = "needs a relaxation"
+    biased_by_design: ClassVar[bool] = True
     relaxes: ClassVar[bool] = True
 
     temperature: float = 1.0

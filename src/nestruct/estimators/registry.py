@@ -2,6 +2,8 @@
 
 from nestruct.estimators.dpp import DPP
 from nestruct.estimators.enumeration import Enumeration
+from nestruct.estimators.identity import Identity
+from nestruct.estimators.imle import IMLE
 from nestruct.estimators.nes import NES
 from nestruct.estimators.nvil import NVIL
 from nestruct.estimators.reinforce import Reinforce
@@ -15,7 +17,7 @@ from nestruct.estimators.supervised import Supervised
 ESTIMATORS: dict[str, type] = {
     estimator.__name__: estimator
     for estimator in (
-        *(DPP, Enumeration, NES, NVIL, Reinforce, ScoreNES, SNES, SparseMAP, SST),
+        *(DPP, Enumeration, Identity, IMLE, NES, NVIL, Reinforce, ScoreNES, SNES, SparseMAP, SST),
         *(StructureNES, Supervised),
     )
 }

@@ -47,6 +47,7 @@ class ScoreNES(Backpropagation):
     """
 
     kind: ClassVar[str] = "black-box solver"
+    biased_by_design: ClassVar[bool] = True
 
     num_pairs: int = 8
     sigma: float = 1.0

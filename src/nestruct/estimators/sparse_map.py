@@ -40,6 +40,7 @@ class SparseMAP(Backpropagation):
     """
 
     kind: ClassVar[str] = "needs a relaxation"
+    biased_by_design: ClassVar[bool] = True
 
     temperature: float = 1.0
     max_iterations: int = 10

@@ -43,6 +43,7 @@ class SST(Backpropagation):
     """
 
     kind: ClassVar[str] = "needs a relaxation"
+    biased_by_design: ClassVar[bool] = True
     relaxes: ClassVar[bool] = True
 
     temperature: float = 1.0

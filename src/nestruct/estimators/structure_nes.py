@@ -62,6 +62,7 @@ class StructureNES(Backpropagation):
     """
 
     kind: ClassVar[str] = "black-box solver"
+    biased_by_design: ClassVar[bool] = True
 
     num_samples: int = 16
     ridge: float = 0.01

@@ -38,6 +38,9 @@ class Structure(ABC):
 
     counts_solved: bool = False
     """Whether `argmax` notes how many instances it is given; see `solvers.count_solved`."""
+    equal_sizes: bool = False
+    """Whether all members that one instance can have are known to have equally many parts: then a
+    number may be added to all its scores, and its law stays."""
     part_axes: int = 1  # trailing axes of scores that are the parts of one instance
     context_names: tuple[str, ...] | None = ()
     """The context that the methods take besides scores; any name when None."""

@@ -28,6 +28,7 @@ class Categorical(SizedStructure, GibbsStructure):
     """
 
     counts_solved = True
+    equal_sizes = True
     rank = 1
 
     def __init__(self, num_classes: int) -> None:

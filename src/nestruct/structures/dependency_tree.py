@@ -35,6 +35,7 @@ class DependencyTree(GibbsStructure):
     """
 
     counts_solved = True
+    equal_sizes = True
     part_axes = 2
     context_names = ("lengths",)
     _solver: str

@@ -25,6 +25,7 @@ class KSubset(SizedStructure, GibbsStructure):
     """
 
     counts_solved = True
+    equal_sizes = True
 
     def __init__(self, num_items: int, k: int) -> None:
         self.num_items = check_count("KSubset", "num_items", num_items, 1)

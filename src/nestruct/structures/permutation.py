@@ -25,6 +25,7 @@ class Permutation(SizedStructure):
     """
 
     counts_solved = True
+    equal_sizes = True
 
     def __init__(self, size: int) -> None:
         self.size = check_count("Permutation", "size", size, 1)

@@ -29,6 +29,7 @@ class SpanningTree(SizedStructure, GibbsStructure):
     """
 
     counts_solved = True
+    equal_sizes = True
 
     def __init__(self, num_nodes: int) -> None:
         self.num_nodes = n = check_count("SpanningTree", "num_nodes", num_nodes, 1)
