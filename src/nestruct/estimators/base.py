@@ -25,9 +25,10 @@ from nestruct.population.evaluate import may_capture
 from nestruct.population.graph import GraphedStep
 from nestruct.population.layout import Filter, like
 from nestruct.population.watch import Watch
-from nestruct.structures.solvers import num_solved, solver_seconds
+from nestruct.structures.solution_cache import estimating
+from nestruct.structures.solvers import solver_counts, solver_seconds
 
-Stats = dict[str, Tensor]  # loss, std, norm, failed, usable, solved
+Stats = dict[str, Tensor]  # loss, std, norm, failed, usable, solved, looked_up
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,9 @@ class StepReport:
         num_failed: Members whose loss was not finite.
         solver_seconds: Time spent in CPU solvers; None where unknown.
         num_decoded: Members x samples x examples, whatever savings spare.
-        num_solved: Instances given to an argmax; None where unknown.
+        num_solved: Instances that were solved; None where unknown.
+        num_looked_up: Instances whose solution was known instead (`BlackBox` keeps solutions), so
+            with ``num_solved`` all that were given to an argmax; None where unknown.
     """
 
     loss: Tensor
@@ -53,6 +56,7 @@ class StepReport:
     solver_seconds: Tensor | None = None
     num_decoded: Tensor | None = None
     num_solved: Tensor | None = None
+    num_looked_up: Tensor | None = None
 
 
 class Estimator(ABC):
@@ -153,10 +157,12 @@ class Estimator(ABC):
         on_cpu, before = layout.device.type == "cpu", solver_seconds()
 
         def one_step(batch: Any, number: int | Tensor) -> tuple[list[Tensor], Stats]:
-            start = num_solved()
-            moves, stats = self.estimate(model, layout, batch, Noise(seed=seed, step=number))
+            start = solver_counts()
+            with estimating():
+                moves, stats = self.estimate(model, layout, batch, Noise(seed=seed, step=number))
             if "solved" not in stats:
-                stats["solved"] = torch.full((), num_solved() - start, device=layout.device)
+                for name, count in zip(("solved", "looked_up"), solver_counts(start), strict=True):
+                    stats[name] = torch.full((), count, device=layout.device)
             return moves, stats
 
         gradients, stats = self._run(one_step, model, layout, batch, seed, step, phase)
@@ -179,6 +185,7 @@ class Estimator(ABC):
             solver_seconds=seconds,
             num_decoded=stats.get("decoded", torch.tensor(self._num_decoded(examples))),
             num_solved=stats["solved"] if known else None,
+            num_looked_up=stats["looked_up"] if known else None,
         )
 
     @property

@@ -38,6 +38,8 @@ class Structure(ABC):
 
     counts_solved: bool = False
     """Whether `argmax` notes how many instances it is given; see `solvers.count_solved`."""
+    one_at_a_time: bool = False
+    """Whether it solves one instance after the other in Python, which makes each call dear."""
     part_axes: int = 1  # trailing axes of scores that are the parts of one instance
     context_names: tuple[str, ...] | None = ()
     """The context that the methods take besides scores; any name when None."""
