@@ -15,7 +15,9 @@ OTHERS = {
         "kill",
         "learning",
         "model_hooks",
+        "numbers",
         "processes",
+        "sizes",
         "strangers",
     ),  # of a whole room
     *("bits", "docs", "examples", "layout", "package", "readme", "results", "shapes"),

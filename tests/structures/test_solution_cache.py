@@ -98,14 +98,12 @@ def test_repeats_are_looked_up(backend):
     assert torch.equal(box.argmax(scores), first)
     assert torch.equal(box.argmax(scores.flip(0)), first.flip(0))
     assert solve.calls == 5
-    assert torch.equal(box.argmax(scores[:1].expand(4, 3) + 0.5)[0], (scores[0] > -0.5).float())
-    assert solve.calls == 6  # the same row four times
     limit = torch.full((5,), 0.1)
     assert torch.equal(box.argmax(scores, limit=limit), (scores > 0.1).float())
     box.argmax(scores.double())
-    assert solve.calls == 16  # other context, other type
-    assert box.counts["solved"] == 16
-    assert box.counts["looked_up"] == 13
+    assert solve.calls == 15  # other context, other type
+    assert box.counts["solved"] == 15
+    assert box.counts["looked_up"] == 10
 
 
 def test_no_answer_is_an_answer_but_an_error_is_none():

@@ -9,9 +9,10 @@ argmax, though a decoder that takes mixtures; biased, less so at low temperature
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from nestruct.checks import check_count, check_temperature
+from nestruct.errors import InputError
 from nestruct.estimators.backpropagation import Backpropagation, Terms
 from nestruct.models import StructuredModel
 from nestruct.noise import Noise
@@ -49,6 +50,15 @@ class SparseMAP(Backpropagation):
         check_temperature("SparseMAP", self.temperature)
         check_count("SparseMAP", "max_iterations", self.max_iterations, 1)
         check_count("SparseMAP", "num_samples", self.num_samples, 1)
+
+    def prepare(self, model: nn.Module, batch: Any, *, seed: int = 0) -> None:
+        """Refuses what cannot be trained."""
+        super().prepare(model, batch, seed=seed)
+        if not model.structure.binary:  # type: ignore[union-attr]
+            raise InputError(
+                f"SparseMAP mixes structures of 0 and 1, and {model.structure!r} has other numbers "
+                "(binary=False); use StructureNES, ScoreNES, REINFORCE or NES."
+            )
 
     def terms(self, model: StructuredModel, batch: Any, noise: Noise) -> Terms:
         """The losses at mixtures."""

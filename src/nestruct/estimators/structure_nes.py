@@ -40,6 +40,8 @@ class StructureNES(Backpropagation):
         ridge: What the regression adds to the variance of each part. A part that half of all
             structures have has a variance of 1/4, so much less than that leaves losses that are
             nearly linear in the parts as they are. Use 0.1 for losses that parts hardly explain.
+            Of numbers other than 0 and 1 each has its own: as though its variance were 1/4, so the
+            unit that a part is counted in does not matter.
         num_covariance: Further structures per example that are drawn for Cov(z) only. Each is one
             more call of the solver per example and step. When None: 64, or 0 for a solver that is
             called for one instance at a time.
@@ -95,7 +97,12 @@ class StructureNES(Backpropagation):
         counts = counts & ~parts.isnan().flatten(1).any(1)
         parts = torch.where(counts[:, None, None], parts, 0.0)
         costs = torch.where(counts, losses.detach(), 0.0)
-        weights = regress(parts[:, : self.num_samples], costs.T, self.ridge)
+        decoded = parts[:, : self.num_samples]
+        if structure.binary:
+            weights = regress(decoded, costs.T, self.ridge)
+        else:
+            unit = units(parts)
+            weights = regress(decoded / unit, costs.T, self.ridge) / unit[:, 0]
         if self.covariance == "sampled":
             parts = parts - parts.mean(1, keepdim=True)
             slope = parts.mT @ (parts @ weights[..., None]) / (drawn - 1)
@@ -112,6 +119,18 @@ class StructureNES(Backpropagation):
         if self.num_covariance is None:
             return 0 if structure.one_at_a_time else _NUM_COVARIANCE
         return self.num_covariance
+
+
+def units(
+    parts: Float[Tensor, "batch samples parts"],
+) -> Float[Tensor, "batch 1 parts"]:
+    """Twice the deviation of each part over the samples: 1 for one that half of them have.
+
+    Infinite for a part that does not vary, which explains nothing.
+    """
+    varies = parts.amax(1, keepdim=True) > parts.amin(1, keepdim=True)
+    deviation = parts.double().std(1, keepdim=True).to(parts.dtype)
+    return torch.where(varies, 2 * deviation, torch.inf)
 
 
 def regress(

@@ -127,13 +127,13 @@ class StructuredModel(nn.Module):
         """What an evaluation reports, one value per example: the loss, and how much is recovered.
 
         Where the batch has an entry ``z``, the true structures: ``f1_map`` and ``f1_sample``, the
-        F1 of the parts of the most likely structure and of one perturb-and-MAP sample. Override it
-        to report something else.
+        F1 of the parts of the most likely structure and of one perturb-and-MAP sample; not where
+        structures are other numbers than 0 and 1. Override it to report something else.
         """
         values = {"loss": self.loss(batch, noise)}
         if _entry(batch, "z") is not None:
             scores = self.encode(batch)
-            truth = true_structures(batch, scores)
+            truth = true_structures(self, batch, scores)
             if truth is not None:
                 z = self.structure.argmax(scores, **self.context(batch))
                 values["f1_map"] = f1(z, truth)
@@ -165,11 +165,17 @@ def observed(batch: Any) -> Tensor:
     return x
 
 
-def true_structures(batch: Any, like: Tensor) -> Tensor | None:
-    """The entry ``z`` of a batch, where there is one with the parts of ``like``; in its dtype."""
-    z = _entry(batch, "z")
-    is_truth = isinstance(z, Tensor) and z.shape[1:] == like.shape[1:]
-    return z.to(like.dtype) if is_truth else None
+def true_structures(model: StructuredModel, batch: Any, like: Tensor) -> Tensor | None:
+    """The entry ``z`` of a batch, where it has the parts of ``like`` and is 0 and 1; in its dtype.
+
+    Parts that do not count are 0, as they are in what a model infers.
+    """
+    z, structure = _entry(batch, "z"), model.structure
+    if not structure.binary or not isinstance(z, Tensor) or z.shape[1:] != like.shape[1:]:
+        return None
+    truth = z.to(like.dtype)
+    counting = structure.counting(truth, **model.context(batch))
+    return truth if counting is None else torch.where(counting, truth, 0.0)
 
 
 def _entry(batch: Any, name: str) -> Any:

@@ -45,6 +45,8 @@ class Structure(ABC):
     """The context that the methods take besides scores; any name when None."""
     context_needed: tuple[str, ...] = ()
     """Those of them that must be given."""
+    binary: bool = True
+    """Whether members are 0 and 1 only; else any finite numbers, such as counts."""
 
     @abstractmethod
     def argmax(self, scores: Tensor, **context: Tensor) -> Tensor:
@@ -166,7 +168,7 @@ class SizedStructure(Structure):
         """The context, checked; raises unless ``scores`` has this structure's parts."""
         check_floating(f"{self!r}.{method}", scores)
         axes = len(self.part_shape)
-        if scores.dim() < axes or tuple(scores.shape[scores.dim() - axes :]) != self.part_shape:
+        if scores.dim() < axes or not self._has_parts(scores.shape[scores.dim() - axes :]):
             what = "z" if method == "contains" else "scores"
             raise InputError(
                 f"{self!r}.{method}: {what} must end in the shape {self.part_shape}, "
@@ -175,6 +177,9 @@ class SizedStructure(Structure):
         lead = scores.shape[: scores.dim() - axes]
         takes, needs = self.context_names, self.context_needed
         return check_context(f"{self!r}.{method}", context, lead, takes=takes, needs=needs)
+
+    def _has_parts(self, sizes: torch.Size) -> bool:
+        return tuple(sizes) == self.part_shape
 
     def _check_members(self, z: Tensor, context: Mapping[str, Any]) -> Bool[Tensor, "*batch"]:
         """Whether every part is 0 or 1; raises unless ``z`` has this structure's parts."""

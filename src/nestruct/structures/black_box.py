@@ -2,7 +2,7 @@
 
 import inspect
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -12,8 +12,10 @@ from torch import Tensor
 
 from nestruct.checks import check_choice, check_count, check_positive
 from nestruct.errors import InputError
+from nestruct.structures.answers import are_legal, as_numbers, check_shape
 from nestruct.structures.base import SizedStructure
-from nestruct.structures.context import RESERVED, Context
+from nestruct.structures.context import RESERVED, Context, check_mask
+from nestruct.structures.instances import Cutter, own_sizes, put_together
 from nestruct.structures.rows import (
     CRASHED,
     NO_MEMBER,
@@ -27,14 +29,14 @@ from nestruct.structures.rows import (
 from nestruct.structures.solution_cache import SolutionCache
 from nestruct.structures.solver_calls import SolverCalls, SolverError
 from nestruct.structures.solver_pool import Lost, is_local, unpicklable
-from nestruct.structures.solver_process import RemoteError
 from nestruct.structures.solvers.clock import timed
 
 _CODES = {Lost.TIMED_OUT: TIMED_OUT, Lost.CRASHED: CRASHED}
+_ONE = "; if it takes one instance at a time, say batched=False"
 
 
 class BlackBox(SizedStructure):
-    """A structure given by nothing but a function from scores to 0/1.
+    """A structure given by nothing but a function from scores to 0/1, or to numbers.
 
     Args:
         solve: The solver, ``solve(scores, **context)``. It gets its own copy of the scores, so it
@@ -43,7 +45,11 @@ class BlackBox(SizedStructure):
             that an instance has no answer. What it has besides scores in its signature is the
             context that it takes (weights, capacities), one row or one entry per instance, from
             ``model.context(batch)``.
-        shape: The shape of one instance's scores.
+        shape: The shape of one instance's scores. An entry None stands for any size: scores are
+            then padded to the batch's largest instance, and the context ``mask``, True for parts
+            that count, says what is padding. Not batched, the function gets each instance cut to
+            its own size, its context too. Batched, it gets all rows padded, with scores of -inf
+            there, and the mask if it takes an argument of that name. Padding comes back as 0.
         batched: Whether ``solve`` takes all rows at once (one call per batch) or one instance (a
             Python loop).
         backend: Whether ``solve`` works on torch tensors (on the scores' device; on the CPU with
@@ -55,6 +61,10 @@ class BlackBox(SizedStructure):
             answer, as a row of NaN. Without ``workers`` there is one worker then.
         pool_share: For this share of the instances in training the best of the solutions that the
             same context has had so far is taken instead of a new one: faster, and approximate.
+        binary: Whether results are 0 and 1 only. If not, any finite numbers are (counts, flows,
+            ranks); estimators that cannot take these say so.
+        whole: Context that is never cut to an instance's size, by name: tables of another kind,
+            which may happen to be as long as the padded scores.
 
     Example:
         >>> import torch, nestruct
@@ -64,8 +74,11 @@ class BlackBox(SizedStructure):
         >>> above = nestruct.BlackBox(lambda scores, limit: scores > limit[:, None], shape=(3,))
         >>> above.argmax(torch.tensor([[0.5, -1.0, 2.0]]), limit=torch.tensor([1.0]))
         tensor([[0., 0., 1.]])
-        >>> positive.counts["solved"]
-        1
+        >>> best = nestruct.BlackBox(lambda s: s == s.max(), shape=(None,), batched=False)
+        >>> mask = torch.tensor([[True, True, True], [True, True, False]])
+        >>> best.argmax(torch.tensor([[1.0, 2.0, 3.0], [1.0, 2.0, 9.0]]), mask=mask)
+        tensor([[0., 0., 1.],
+                [0., 1., 0.]])
     """
 
     counts_solved = True
@@ -73,22 +86,28 @@ class BlackBox(SizedStructure):
     def __init__(
         self,
         solve: Callable[..., Any],
-        shape: Sequence[int] | int,
+        shape: Sequence[int | None] | int | None,
         *,
         batched: bool = True,
         backend: Literal["torch", "numpy"] = "torch",
         workers: int = 0,
         timeout: float | None = None,
         pool_share: float = 0.0,
+        binary: bool = True,
+        whole: Collection[str] = (),
     ) -> None:
         if not callable(solve):
             raise InputError(f"BlackBox: solve must be a function of scores, got {solve!r}.")
         check_choice("BlackBox: backend", backend, ("torch", "numpy"))
         self.solve = solve
-        self.context_names, self.context_needed = _context_of(solve)
+        named, self._takes_any, needed = _context_of(solve)
+        self._names_mask = "mask" in named
+        self.context_names = None if self._takes_any else tuple(dict.fromkeys((*named, "mask")))
+        self.context_needed = tuple(name for name in needed if name != "mask")
         sizes = tuple(shape) if isinstance(shape, Iterable) else (shape,)
-        self.part_shape = tuple(
-            check_count("BlackBox", "every entry of shape", size, 0) for size in sizes
+        self.part_shape: tuple[Any, ...] = tuple(
+            None if size is None else check_count("BlackBox", "every entry of shape", size, 0)
+            for size in sizes
         )
         self.batched = batched
         self.backend = backend
@@ -109,6 +128,11 @@ class BlackBox(SizedStructure):
             timeout=timeout,
             pool_share=pool_share,
         )
+        self.binary = binary
+        for name in whole:
+            if self.context_names is not None and name not in self.context_names:
+                raise InputError(f"BlackBox: whole names {name!r}, which solve does not take.")
+        self._cutter = Cutter(repr(self), [size is None for size in self.part_shape], whole)
 
     def __repr__(self) -> str:
         name = getattr(self.solve, "__name__", type(self.solve).__name__)
@@ -122,6 +146,13 @@ class BlackBox(SizedStructure):
         """
         context = self._check("argmax", scores, context)
         return _Call.apply(scores.detach(), self, True, tuple(context), *context.values())
+
+    def counting(self, scores: Tensor, **context: Tensor) -> Tensor | None:
+        """Where the context ``mask`` is True; None without one."""
+        mask = context.get("mask")
+        if mask is None:
+            return None
+        return check_mask(f"{self!r}.counting", mask, scores, self.part_axes)
 
     @property
     def one_at_a_time(self) -> bool:  # type: ignore[override]
@@ -154,69 +185,86 @@ class BlackBox(SizedStructure):
         """Calls the function on ``[rows, *shape]``.
 
         Returns:
-            The same shape, dtype and device; and why rows that were lost have no answer, by code.
+            The same shape, dtype and device; and the codes of rows that were lost, by row.
         """
-        given, more = self._own(rows), {name: self._own(v) for name, v in context.items()}
-        shape = tuple(rows.shape[1:])
-        with timed():
-            if not self._calls.by_instance:
-                result = self._calls.all_at_once(given, more, len(rows))
-                z, lost = self._as_tensor(result, tuple(rows.shape)), {}
-            else:
-                each = [{name: v[row] for name, v in more.items()} for row in range(len(rows))]
-                results = self._calls(
-                    list(zip(given, each, strict=True)),
-                    lambda result, count: self._as_tensor(result, (count, *shape)),
-                )
-                lost = {i: _CODES[r] for i, r in enumerate(results) if isinstance(r, Lost)}
-                nothing = torch.full(shape, torch.nan)
-                z = torch.stack(
-                    [
-                        nothing if row in lost else self._as_tensor(result, shape)
-                        for row, result in enumerate(results)
-                    ]
-                )
+        mask, given = context.get("mask"), dict(context)
+        if mask is not None:
+            rows = torch.where(mask, rows, -torch.inf)  # which forbids a part
+        if self._names_mask:
+            given.setdefault("mask", torch.ones_like(rows, dtype=torch.bool))
+        elif not self._takes_any:
+            given.pop("mask", None)
+        more = {name: self._own(value) for name, value in given.items()}
+        lost: dict[int, int] = {}
+        if self._calls.by_instance:
+            z, lost = self._solve_apart(self._own(rows), more, mask)
+        else:
+            z = self._solve_batch(self._own(rows), more)
+        if mask is not None:
+            z = torch.where(mask.to(z.device), z, 0)
         if not is_capturing(rows):
-            # Checked before the conversion, which could round to 0 and 1; a row of NaN says that
-            # there is no answer.
-            flat = z.reshape(len(rows), -1)
-            legal = ((flat == 0) | (flat == 1)).all(-1) | (flat != flat).all(-1)
-            if not legal.all():
-                raise InputError(f"{self!r}: the function must return 0 and 1 only.")
+            # Checked before the conversion, which could round to 0 and 1.
+            checked = z if self.binary else z.to(rows.dtype)
+            if not are_legal(checked, self.binary).all():
+                only = "0 and 1 only; for other numbers say binary=False"
+                raise InputError(
+                    f"{self!r}: the function must return "
+                    f"{only if self.binary else 'finite numbers'}."
+                )
         return z.to(dtype=rows.dtype, device=rows.device), lost
 
-    def failed(self, where: str, names: tuple[str, ...], error: BaseException | None) -> InputError:
-        """The sentence about an exception in the function."""
-        context = f" with the context {', '.join(names)}" if names else ""
-        what = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        what = error.last_line if isinstance(error, RemoteError) else what
-        return InputError(f"{self!r}: the function failed{where}{context}: {what.rstrip('.')}.")
+    def _solve_batch(self, rows: Any, context: dict[str, Any]) -> Tensor:
+        with timed():
+            result = self._calls.all_at_once(rows, context, len(rows))
+        return self._answer(result, tuple(rows.shape), _ONE)
+
+    def _solve_apart(
+        self, rows: Any, context: dict[str, Any], mask: Tensor | None
+    ) -> tuple[Tensor, dict[int, int]]:
+        parts, varies = tuple(rows.shape[1:]), None in self.part_shape
+        sizes = [parts] * len(rows)
+        if varies and mask is not None and not self.batched:
+            sizes = own_sizes(mask, self._cutter.varies)
+        instances = self._cutter.cut(rows, context, sizes)
+        with timed():
+            results = self._calls(
+                instances, lambda result, count: self._answer(result, (count, *parts), _ONE)
+            )
+        hint = ""
+        if varies and mask is None:
+            hint = "; if instances differ in size, give the context mask"
+        lost = {row: _CODES[r] for row, r in enumerate(results) if isinstance(r, Lost)}
+        answers = [
+            torch.full(own, torch.nan) if row in lost else self._answer(result, own, hint)
+            for row, (result, own) in enumerate(zip(results, sizes, strict=True))
+        ]
+        return put_together(answers, parts), lost
+
+    def _answer(self, result: Any, expected: tuple[int, ...], hint: str) -> Tensor:
+        wanted = "0 and 1" if self.binary else "numbers"
+        return check_shape(repr(self), as_numbers(repr(self), result, wanted), expected, hint)
 
     def _own(self, tensor: Tensor) -> Any:
         """A copy that the function may edit, in its own kind of array."""
         if self._calls.needs_host:
             tensor = tensor.cpu()
-        return tensor.clone() if self.backend == "torch" else np.array(tensor.numpy())
+        if self.backend == "torch":
+            return tensor.detach().clone()
+        if tensor.dtype == torch.bfloat16:  # numpy has none
+            tensor = tensor.float()
+        return np.array(tensor.detach().numpy())
 
-    def _as_tensor(self, result: Any, expected: tuple[int, ...]) -> Tensor:
-        if result is None:
-            raise InputError(f"{self!r}: the function returned nothing; it must return 0 and 1.")
-        if not isinstance(result, Tensor):
-            try:
-                array = np.ascontiguousarray(result)
-                result = torch.from_numpy(array.astype(np.float64 if array.dtype != bool else bool))
-            except (TypeError, ValueError) as error:
-                raise InputError(
-                    f"{self!r}: the function must return an array of 0 and 1, got "
-                    f"{type(result).__name__} ({error})."
-                ) from None
-        if tuple(result.shape) != expected:
-            hint = "; if it takes one instance at a time, say batched=False"
-            raise InputError(
-                f"{self!r}: the function must return the shape {expected}, "
-                f"got {tuple(result.shape)}{hint if self.batched else ''}."
-            )
-        return result.detach()
+    def _check(self, method: str, scores: Tensor, context: Mapping[str, Any]) -> Context:
+        mask = context.get("mask")
+        others = {name: value for name, value in context.items() if name != "mask"}
+        given = super()._check(method, scores, others)
+        if mask is not None:
+            given["mask"] = check_mask(f"{self!r}.{method}", mask, scores, self.part_axes)
+        return given
+
+    def _has_parts(self, sizes: torch.Size) -> bool:
+        pairs = zip(sizes, self.part_shape, strict=True)
+        return all(expected in (None, size) for size, expected in pairs)
 
 
 # A function cannot be an argument of a library op, so this carries the vmap rule instead.
@@ -225,31 +273,36 @@ class _Call(torch.autograd.Function):
     def forward(
         scores: Tensor, structure: BlackBox, strict: bool, names: tuple[str, ...], *values: Tensor
     ) -> Tensor:
-        lead = scores.shape[: scores.dim() - len(structure.part_shape)]
-        rows = scores.detach().reshape(math.prod(lead), *structure.part_shape)
+        axes = structure.part_axes
+        lead, parts = scores.shape[: scores.dim() - axes], scores.shape[scores.dim() - axes :]
+        rows = scores.detach().reshape(math.prod(lead), *parts)
         if rows.shape[0] == 0:
             return torch.empty_like(scores)
         each_value = [v.reshape(len(rows), *v.shape[len(lead) :]) for v in values]
         context = dict(zip(names, each_value, strict=True))
-        usable = (rows.reshape(len(rows), -1) < torch.inf).all(-1)
-        each = usable.view(-1, *[1] * len(structure.part_shape))
+        mask = context.get("mask")
+        fine = rows < torch.inf
+        usable = (fine if mask is None else fine | ~mask).reshape(len(rows), -1).all(-1)
         if is_capturing(rows):
             # Nothing may be read on the host: the function gets all rows, zeros for the unusable.
+            each = usable.view(-1, *[1] * axes)
             z, _ = structure.solve_rows(torch.where(each, rows, 0.0), context)
             return torch.where(each, z, torch.nan).view(scores.shape)
+        if mask is not None:
+            _check_any(structure, mask, lead)
         codes = torch.where(usable, OK, NOT_FINITE)
         if strict and may_raise(rows):
             raise_bad_rows(codes.view(lead), f"{structure!r}.argmax")
         z = torch.full_like(rows, torch.nan)
-        lost: dict[int, int] = {}
         places = usable.nonzero()[:, 0]
+        lost: dict[int, int] = {}
         if len(places):
             answerable = {name: value[usable] for name, value in context.items()}
             try:
                 z[usable], lost = structure.solve_rows(rows[usable], answerable)
-            except SolverError as failure:
-                where = _where(places[list(failure.rows)], lead)
-                raise structure.failed(where, names, failure.__cause__) from failure.__cause__
+            except SolverError as error:
+                indices = [_index(places[row], lead) for row in (error.rows[0], error.rows[-1])]
+                raise error.sentence(repr(structure), indices, names) from error.__cause__
         unanswered = usable & z.reshape(len(rows), -1).isnan().any(-1)
         if strict and may_raise(rows):
             codes = torch.where(unanswered, NO_MEMBER, OK)
@@ -276,21 +329,29 @@ class _Call(torch.autograd.Function):
         return _Call.apply(scores, structure, False, names, *values), 0
 
 
-def _where(places: Tensor, lead: torch.Size) -> str:
-    """The rows of a call that failed, by their index in the leading axes."""
-    if not lead:
-        return ""
-    indices = [tuple(int(i) for i in np.unravel_index(int(place), lead)) for place in places]
-    first, last = (index[0] if len(index) == 1 else index for index in (indices[0], indices[-1]))
-    return f" on row {first}" if len(indices) == 1 else f" on rows {first} to {last}"
+def _check_any(structure: BlackBox, mask: Tensor, lead: torch.Size) -> None:
+    """Raises for an example of which no part counts: data of which nothing can be learnt."""
+    empty = (~mask.reshape(len(mask), -1).any(-1)).nonzero()
+    if len(empty):
+        which = f" of example {int(empty[0]) % lead[-1]}" if lead else ""
+        raise InputError(
+            f"{structure!r}: the context 'mask' lets no part{which} count; leave out examples "
+            "without parts."
+        )
 
 
-def _context_of(solve: Callable[..., Any]) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
-    """The names that a function takes besides scores (None: any), and those that it needs."""
+def _index(place: Tensor, lead: torch.Size) -> Any:
+    """A row's index in the leading axes; None where there are none."""
+    index = tuple(int(i) for i in np.unravel_index(int(place), lead)) if lead else (None,)
+    return index[0] if len(index) == 1 else index
+
+
+def _context_of(solve: Callable[..., Any]) -> tuple[tuple[str, ...], bool, tuple[str, ...]]:
+    """The names that a function has besides scores, whether it takes any, and those it needs."""
     try:
         _, *others = inspect.signature(solve).parameters.values()
     except ValueError:  # a builtin, or no argument at all: the call will say so
-        return (), ()
+        return (), False, ()
     named = [p for p in others if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     needed = tuple(p.name for p in named if p.default is p.empty)
     for name in needed:
@@ -299,6 +360,5 @@ def _context_of(solve: Callable[..., Any]) -> tuple[tuple[str, ...] | None, tupl
                 f"BlackBox: the solver's argument {name!r} cannot be context, which reserves that "
                 "name; call it something else."
             )
-    if any(p.kind is p.VAR_KEYWORD for p in others):
-        return None, needed
-    return tuple(p.name for p in named if p.name not in RESERVED), needed
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in others)
+    return tuple(p.name for p in named if p.name not in RESERVED), takes_any, needed

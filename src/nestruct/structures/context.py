@@ -1,7 +1,8 @@
 """What a solver sees besides scores: named tensors, one entry for each example.
 
 A context tensor's first axis is the last leading axis of the scores, the examples. Earlier leading
-axes (samples, members of a population) repeat it.
+axes (samples, members of a population) repeat it. The name ``mask`` has one meaning everywhere: a
+boolean for each part, False where scores are padding.
 """
 
 from collections.abc import Collection, Mapping
@@ -38,6 +39,11 @@ def check_context(
     """
     given = {name: value for name, value in context.items() if value is not None}
     for name in given:
+        if name in RESERVED:
+            raise InputError(
+                f"{owner}: {name!r} cannot be context, that name is reserved; call it something "
+                "else."
+            )
         if takes is not None and name not in takes:
             there = f"it takes {', '.join(takes)}" if takes else "it takes none"
             raise InputError(f"{owner}: the context {name!r} is not known here; {there}.")
@@ -48,6 +54,33 @@ def check_context(
                 f"{name}=... in the call."
             )
     return {name: _expand(owner, name, value, lead) for name, value in given.items()}
+
+
+def check_mask(owner: str, mask: Any, scores: Tensor, part_axes: int) -> Tensor:
+    """The context ``mask``, expanded to the shape of the scores.
+
+    Args:
+        owner: Whose call this is, for error messages.
+        mask: Shaped as the scores; earlier leading axes than the examples may be left out.
+        scores: Any leading axes, then the parts.
+        part_axes: How many axes are parts.
+
+    Raises:
+        InputError: It is no boolean tensor of that shape.
+    """
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+        kind = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
+        raise InputError(
+            f"{owner}: the context 'mask' must be a tensor of booleans, True for parts that count; "
+            f"got {kind}."
+        )
+    least = min(scores.dim(), part_axes + 1)  # the examples have a mask each
+    if mask.dim() < least or mask.shape != scores.shape[max(0, scores.dim() - mask.dim()) :]:
+        raise InputError(
+            f"{owner}: the context 'mask' must have the shape of the scores, "
+            f"{tuple(scores.shape[-least:])}, got {tuple(mask.shape)}."
+        )
+    return mask.to(scores.device).expand(scores.shape)
 
 
 def _expand(owner: str, name: str, value: Any, lead: torch.Size) -> Tensor:

@@ -13,12 +13,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nestruct.errors import is_out_of_memory
+from nestruct.errors import InputError, is_out_of_memory
+from nestruct.structures.instances import Instance
 from nestruct.structures.solution_cache import SolutionCache, SolutionPool, digest, is_estimating
 from nestruct.structures.solver_pool import Lost, SolverPool, Task, TaskError
+from nestruct.structures.solver_process import RemoteError
 from nestruct.structures.solvers.clock import count_looked_up, count_solved
 
-Instance = tuple[Any, dict[str, Any]]  # scores and context, in the solver's own kind of array
 CACHE_BYTES = 64 * 2**20
 
 log = logging.getLogger(__name__)
@@ -30,6 +31,23 @@ class SolverError(Exception):
     def __init__(self, rows: Sequence[int]) -> None:
         super().__init__(rows)
         self.rows = rows
+
+    def sentence(self, owner: str, indices: Sequence[Any], names: Sequence[str]) -> InputError:
+        """What to tell the user.
+
+        Args:
+            owner: Whose solver it is.
+            indices: The first and the last row, by their index in the leading axes, if any.
+            names: The context.
+        """
+        first, last = indices
+        where = f" on row {first}" if first == last else f" on rows {first} to {last}"
+        context = f" with the context {', '.join(names)}" if names else ""
+        error = self.__cause__
+        what = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        what = error.last_line if isinstance(error, RemoteError) else what
+        where = "" if first is None else where
+        return InputError(f"{owner}: the function failed{where}{context}: {what.rstrip('.')}.")
 
 
 class SolverCalls:
@@ -104,31 +122,31 @@ class SolverCalls:
         """
         if (not self.cache.most_bytes and not self.pool_share) or _on_gpu(instances[0]):
             return self._solve(instances, list(range(len(instances))), check)
-        results: list[Any] = [None] * len(instances)
-        missed: dict[bytes, list[int]] = {}
-        contexts = []
+        results: list[Any] = []
+        missed: dict[int, tuple[bytes, bytes]] = {}
         for row, (scores, context) in enumerate(instances):
-            arrays = {name: _as_array(value) for name, value in context.items()}
             given = _as_array(scores)
-            contexts.append(digest(arrays))
-            key = digest({"scores": given, "context": np.frombuffer(contexts[row], np.uint8)})
-            results[row] = self.cache.get(key)
-            if results[row] is not None:
-                self.counts["looked_up"] += 1
-            elif self._may_stand_in(key):
-                results[row] = self.pool.best(contexts[row], given)
-                self.counts["pooled"] += results[row] is not None
+            of_context = digest({name: _as_array(value) for name, value in context.items()})
+            key = digest({"scores": given, "context": np.frombuffer(of_context, np.uint8)})
+            results.append(self._look_up(key, of_context, given))
             if results[row] is None:
-                missed.setdefault(key, []).append(row)
-        rows = [theirs[0] for theirs in missed.values()]
+                missed[row] = key, of_context
+        rows = list(missed)
         solved = self._solve([instances[row] for row in rows], rows, check)
-        for (key, theirs), result in zip(missed.items(), solved, strict=True):
-            self._keep(key, contexts[theirs[0]], result)
-            for row in theirs:
-                results[row] = result
-            self.counts["looked_up"] += len(theirs) - 1
+        for row, result in zip(rows, solved, strict=True):
+            results[row] = result
+            self._keep(*missed[row], result)
         count_looked_up(len(instances) - len(rows))
         return results
+
+    def _look_up(self, key: bytes, context: bytes, scores: np.ndarray) -> np.ndarray | None:
+        """A solution from an earlier call: of this instance, or one that may stand in for it."""
+        known, kind = self.cache.get(key), "looked_up"
+        if known is None and self._may_stand_in(key):
+            known, kind = self.pool.best(context, scores), "pooled"
+        if known is not None:
+            self.counts[kind] += 1
+        return known
 
     def all_at_once(self, scores: Any, context: dict[str, Any], instances: int) -> Any:
         """What the solver returns for all instances in one call, in this process."""

@@ -53,7 +53,7 @@ class Drawings:
         shape = structure.part_shape if isinstance(structure, BlackBox) else None
         with as_in_use(self.model):
             z = self.model.infer(self.batch)
-        truth = true_structures(self.batch, z)
+        truth = true_structures(self.model, self.batch, z)
         header = {
             "format": 1,
             "structure": type(structure).__name__,
@@ -78,7 +78,7 @@ class Drawings:
 
     def _references(self, z: Tensor) -> dict[str, dict[str, float]]:
         """The F1 of what needs no learning, over all examples: of noise alone, and of baselines."""
-        truth = true_structures(self.data, z)
+        truth = true_structures(self.model, self.data, z)
         if truth is None:
             return {}
         noise, context = Noise(seed=0).gumbel(truth), self.model.context(self.data)

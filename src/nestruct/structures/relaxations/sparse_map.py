@@ -36,6 +36,7 @@ class Solvable(Protocol):
     """What is needed of a structure: its argmax, and how its scores are laid out."""
 
     part_axes: int
+    binary: bool
 
     def argmax(self, scores: Tensor, **context: Tensor) -> Tensor:
         """The best member."""
@@ -66,8 +67,8 @@ def sparse_map(
         Shaped as ``scores``, between 0 and 1.
 
     Raises:
-        InputError: Scores are not float32 or float64 or have no batch axis, or no iteration is
-            left.
+        InputError: Scores are not float32 or float64 or have no batch axis, members have other
+            numbers than 0 and 1, or no iteration is left.
     """
     _check(structure, scores, max_iterations)
     given = {name: value for name, value in context.items() if value is not None}
@@ -78,6 +79,8 @@ def _check(structure: Solvable, scores: Tensor, max_iterations: int) -> None:
     found = scores.dtype if isinstance(scores, Tensor) else type(scores).__name__
     if found not in (torch.float32, torch.float64):
         raise InputError(f"sparse_map: scores must be a float32 or float64 tensor, got {found}.")
+    if not structure.binary:
+        raise InputError(f"sparse_map: members must be 0 and 1; {structure!r} has other numbers.")
     if scores.dim() <= structure.part_axes:
         raise InputError(
             f"sparse_map: scores must be [batch, *parts], got {tuple(scores.shape)} for "
