@@ -10,6 +10,7 @@ import nestruct
 from nestruct import (
     DPP,
     NES,
+    NVIL,
     SST,
     Enumeration,
     InputError,
@@ -76,60 +77,69 @@ def test_unbiased_estimators_stay_so(estimator):
     assert found.cosine > 0.97
 
 
-def test_the_regression_points_where_the_gradient_does():
-    """Its scale is that of a Gibbs law, by design; of perturbed counts the slope is less."""
+def test_the_regression_is_near_the_gradient():
+    """In direction and in size: biased by design, as it is for trees."""
     found = nestruct.check_gradient(
         Packer(), StructureNES(), examples(6), num_trials=60, num_reference=4000, sigma=0.01
     )
-    assert found.cosine > 0.98
-    assert 0.5 < found.scale < 3
+    assert found.cosine > 0.97
+    assert 0.7 < found.scale < 1.3
 
 
-def test_its_limit_is_the_covariance_of_parts_and_loss():
-    box = counts()
-    model = Costs(nestruct.Categorical(4), lambda z: (z - 1).square().sum(-1) + z[..., 0], rows=2)
-    model.structure = box
-    estimator = StructureNES(num_samples=3000, ridge=1e-9, num_covariance=0)
-    estimator.backward(model, model.batch, seed=0)
-    z = model.sample(model.batch, 3000, nestruct.Noise(seed=0))
+def test_a_learned_baseline_keeps_the_direction():
+    """NVIL divides by the deviation of the losses, numbers or not."""
+    found = nestruct.check_gradient(
+        Packer(), NVIL(num_samples=16), examples(6), num_trials=60, num_reference=4000, sigma=0.01
+    )
+    assert found.cosine > 0.97
+
+
+def costs(cost, structure) -> Costs:
+    """A row of four scores for each of two examples, solved by a black box."""
+    model = Costs(nestruct.Categorical(4), cost)
+    model.structure = structure
+    return model
+
+
+def test_its_limit_is_the_covariance_of_parts_in_their_units_and_loss():
+    model = costs(lambda z: (z - 1).square().sum(-1) + z[..., 0], counts())
+    StructureNES(num_samples=2000, ridge=1e-9, num_covariance=0).backward(
+        model, model.batch, seed=0
+    )
+    z = model.sample(model.batch, 2000, nestruct.Noise(seed=0))
     losses = model.cost(z)
-    centred = (losses - losses.mean(0))[..., None] * (z - z.mean(0))
-    torch.testing.assert_close(model.scores.grad, centred.sum(0) / 2999 / 2)
+    centred = (losses - losses.mean(0))[..., None] * (z - z.mean(0)) / (2 * z.std(0))
+    torch.testing.assert_close(model.scores.grad, centred.sum(0) / 1999 / 2)
 
 
 @pytest.mark.parametrize("ridge", [0.01, 1.0])
 def test_the_unit_that_a_part_is_counted_in_does_not_matter(ridge):
-    """The loss regressed on counts in hundreds is that on counts, whatever the ridge."""
-
     def slope(unit):
         def cost(z):
             z = z / unit
             return (z - 1).square().sum(-1) + z[..., 0] * z[..., 1]
 
-        model = Costs(nestruct.Categorical(4), cost)
-        model.structure = counts(unit)
+        model = costs(cost, counts(unit))
         estimator = StructureNES(num_samples=6, num_covariance=20, ridge=ridge)
         estimator.backward(model, model.batch, seed=0)
-        return gradient(model).view(2, 4)
+        return gradient(model)
 
     units = torch.tensor([100.0, 1.0, 0.01, 1e4], dtype=torch.float64)
-    torch.testing.assert_close(slope(units) / units, slope(1.0))
     assert slope(1.0).abs().min() > 0
+    torch.testing.assert_close(slope(units), slope(1.0))
 
 
 def test_parts_that_do_not_vary_explain_nothing():
-    structure = nestruct.BlackBox(
-        lambda s: torch.cat([torch.full_like(s[:, :1], 1000.1), (s[:, 1:] > 0).to(s)], -1),
-        4,
-        binary=False,
-    )
-    model = Costs(nestruct.Categorical(4), lambda z: z.sum(-1))
-    model.structure = structure
-    model.float()
+    """Nor do they where rounding gives them a deviation."""
+
+    def solve(scores):
+        fixed = torch.full_like(scores[:, :1], 1000.1)
+        return torch.cat([fixed, (scores[:, 1:] > 0).to(scores)], -1)
+
+    model = costs(lambda z: z.sum(-1), nestruct.BlackBox(solve, 4, binary=False)).float()
     StructureNES(ridge=1e-9).backward(model, model.batch, seed=0)
-    found = model.scores.grad
-    assert found[:, 0].abs().max() < 1e-3 * found[:, 1:].abs().max()
-    assert (found[:, 1:] > 0).all()
+    assert (model.scores.grad[:, 0] == 0).all()
+    assert (model.scores.grad[:, 1:] > 0).all()
 
 
 @pytest.mark.parametrize(

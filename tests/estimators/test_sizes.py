@@ -141,13 +141,25 @@ class PerPart(nn.Module):
         return (first[..., None] * batch["parts"]).sum(-2) @ self.weight
 
 
-def test_the_divergence_of_a_vae_leaves_padding_out():
+def vae_and_batches() -> tuple[VAE, dict, dict]:
+    """A VAE of vectors that are not padded, and a batch without padding and with it."""
     box = nestruct.BlackBox(lambda s: s > 0, (None,))
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(3, 3, generator=generator, dtype=torch.float64)
     batch = {"x": x, "parts": example(0, 0.0)["x"], "mask": example()["mask"]}
     wide = batch | {"parts": example(3, 9.0)["x"], "mask": example(3)["mask"]}
-    vae = VAE(PerPart(), PerPart(), box, likelihood="gaussian")
+    return VAE(PerPart(), PerPart(), box, likelihood="gaussian"), batch, wide
+
+
+def test_a_learned_baseline_reads_what_is_not_padded():
+    model, batch, wide = vae_and_batches()
+    make = nestruct.NVIL
+    torch.testing.assert_close(step(model, make, wide), step(model, make, batch))
+
+
+def test_the_divergence_of_a_vae_leaves_padding_out():
+    vae, batch, wide = vae_and_batches()
+    x, box = batch["x"], vae.structure
     losses = vae.loss(batch, Noise(seed=0))
     torch.testing.assert_close(vae.loss(wide, Noise(seed=0)), losses)
     without = VAE(vae.encoder, vae.decoder, box, likelihood="gaussian", divergence="none")

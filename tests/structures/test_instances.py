@@ -219,7 +219,7 @@ def test_a_table_as_long_as_the_padding_is_noticed_or_said():
         (None,),
         batched=False,
         backend="numpy",
-        whole=("table",),
+        whole="table",
     )
     whole.cache_bytes = 0
     whole.argmax(SCORES[0], mask=MASK, table=table)

@@ -100,9 +100,9 @@ class BlackBox(SizedStructure):
             raise InputError(f"BlackBox: solve must be a function of scores, got {solve!r}.")
         check_choice("BlackBox: backend", backend, ("torch", "numpy"))
         self.solve = solve
-        named, self._takes_any, needed = _context_of(solve)
+        named, takes_any, needed = _context_of(solve)
         self._names_mask = "mask" in named
-        self.context_names = None if self._takes_any else tuple(dict.fromkeys((*named, "mask")))
+        self.context_names = None if takes_any else tuple(dict.fromkeys((*named, "mask")))
         self.context_needed = tuple(name for name in needed if name != "mask")
         sizes = tuple(shape) if isinstance(shape, Iterable) else (shape,)
         self.part_shape: tuple[Any, ...] = tuple(
@@ -129,6 +129,7 @@ class BlackBox(SizedStructure):
             pool_share=pool_share,
         )
         self.binary = binary
+        whole = (whole,) if isinstance(whole, str) else tuple(whole)
         for name in whole:
             if self.context_names is not None and name not in self.context_names:
                 raise InputError(f"BlackBox: whole names {name!r}, which solve does not take.")
@@ -142,7 +143,8 @@ class BlackBox(SizedStructure):
         """What the function returns for each row, checked. See `Structure.argmax`.
 
         Raises:
-            InputError: Also when the function returns another shape or something else than 0 and 1.
+            InputError: Also when the function returns another shape, or something else than 0 and 1
+                (without ``binary``: than finite numbers).
         """
         context = self._check("argmax", scores, context)
         return _Call.apply(scores.detach(), self, True, tuple(context), *context.values())
@@ -192,7 +194,7 @@ class BlackBox(SizedStructure):
             rows = torch.where(mask, rows, -torch.inf)  # which forbids a part
         if self._names_mask:
             given.setdefault("mask", torch.ones_like(rows, dtype=torch.bool))
-        elif not self._takes_any:
+        elif self.context_names is not None:
             given.pop("mask", None)
         more = {name: self._own(value) for name, value in given.items()}
         lost: dict[int, int] = {}

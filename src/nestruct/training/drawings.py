@@ -49,7 +49,8 @@ class Drawings:
     def header(self) -> dict[str, Any]:
         """The first line."""
         structure = self.model.structure
-        options = {k: v for k, v in vars(structure).items() if isinstance(v, int)}
+        said = {k: v for k, v in vars(structure).items() if not k.startswith("_")}
+        options = {k: v for k, v in said.items() if isinstance(v, int)}
         shape = structure.part_shape if isinstance(structure, BlackBox) else None
         with as_in_use(self.model):
             z = self.model.infer(self.batch)
