@@ -191,3 +191,13 @@ def test_an_estimator_uses_stored_solutions_and_an_evaluation_does_not():
     vae.infer(x)
     vae.infer(x)
     assert solve.calls == 30
+
+
+def test_a_plan_knows_no_solutions_and_leaves_none():
+    box = BlackBox(Counting(), 4, batched=False)
+    mlp = nestruct.models.mlp
+    vae = nestruct.StructuredVAE(mlp(3, 4), mlp(4, 3), box, divergence="none")
+    nes = nestruct.NES(sigma=0.1, population_size=4)
+    report = nes.backward(vae, torch.rand(5, 3), seed=0)  # times vmap and a loop first
+    assert (int(report.num_solved), int(report.num_looked_up)) == (20, 0)
+    assert box.counts["solved"] > 20

@@ -25,7 +25,7 @@ from nestruct.population.evaluate import may_capture
 from nestruct.population.graph import GraphedStep
 from nestruct.population.layout import Filter, like
 from nestruct.population.watch import Watch
-from nestruct.structures.solution_cache import estimating
+from nestruct.structures.solution_cache import estimating, without_lookups
 from nestruct.structures.solvers import solver_counts, solver_seconds
 
 Stats = dict[str, Tensor]  # loss, std, norm, failed, usable, solved, looked_up
@@ -118,7 +118,8 @@ class Estimator(ABC):
         self.prepare(model, batch, seed=seed)
         if isinstance(model, HasAtStep):
             model.at_step(0)
-        self._plan_step(model, Layout(model, self.perturb), batch, seed)
+        with without_lookups():
+            self._plan_step(model, Layout(model, self.perturb), batch, seed)
 
     def parameters(self) -> list[nn.Parameter]:
         """The estimator's own parameters, which join the optimizer."""
@@ -153,7 +154,8 @@ class Estimator(ABC):
         watch.raise_if_all_failed()
         phase = model.at_step(step) if isinstance(model, HasAtStep) else None
         layout = Layout(model, self.perturb)
-        self._plan_step(model, layout, batch, seed)
+        with without_lookups():
+            self._plan_step(model, layout, batch, seed)
         on_cpu, before = layout.device.type == "cpu", solver_seconds()
 
         def one_step(batch: Any, number: int | Tensor) -> tuple[list[Tensor], Stats]:

@@ -18,6 +18,7 @@ Key = bytes
 _OVERHEAD = 250  # bytes of a key, an array's header and their places in a dictionary
 MOST_SOLUTIONS = 64  # of one context
 
+_looks_up: ContextVar[bool] = ContextVar("nestruct_looks_up", default=True)
 _estimating: ContextVar[bool] = ContextVar("nestruct_estimating", default=False)
 
 
@@ -34,6 +35,21 @@ def estimating() -> Iterator[None]:
 def is_estimating() -> bool:
     """Whether an argmax serves a gradient."""
     return _estimating.get()
+
+
+@contextmanager
+def without_lookups() -> Iterator[None]:
+    """Within this context every instance is solved and none is kept: for what is timed."""
+    token = _looks_up.set(False)
+    try:
+        yield
+    finally:
+        _looks_up.reset(token)
+
+
+def looks_up() -> bool:
+    """Whether solutions may be looked up."""
+    return _looks_up.get()
 
 
 def digest(arrays: Mapping[str, Any]) -> Key:

@@ -15,7 +15,13 @@ from torch import Tensor
 
 from nestruct.errors import InputError, is_out_of_memory
 from nestruct.structures.instances import Instance
-from nestruct.structures.solution_cache import SolutionCache, SolutionPool, digest, is_estimating
+from nestruct.structures.solution_cache import (
+    SolutionCache,
+    SolutionPool,
+    digest,
+    is_estimating,
+    looks_up,
+)
 from nestruct.structures.solver_pool import Lost, SolverPool, Task, TaskError
 from nestruct.structures.solver_process import RemoteError
 from nestruct.structures.solvers.clock import count_looked_up, count_solved
@@ -120,7 +126,8 @@ class SolverCalls:
         Raises:
             SolverError: The solver raised.
         """
-        if (not self.cache.most_bytes and not self.pool_share) or _on_gpu(instances[0]):
+        keeps = self.cache.most_bytes or self.pool_share
+        if not keeps or not looks_up() or _on_gpu(instances[0]):
             return self._solve(instances, list(range(len(instances))), check)
         results: list[Any] = []
         missed: dict[int, tuple[bytes, bytes]] = {}
