@@ -106,6 +106,24 @@ def test_repeats_are_looked_up(backend):
     assert box.counts["looked_up"] == 10
 
 
+def test_what_a_step_solves_is_not_kept_but_what_must_be_exact_is():
+    solve = Counting()
+    box = BlackBox(solve, 3, batched=False, pool_share=1.0)
+    scores = torch.randn(5, 3)
+    with estimating():
+        box.argmax(scores)
+    box.argmax(scores)
+    assert solve.calls == 10
+    with estimating():
+        box.argmax(scores)
+        assert solve.calls == 10
+        with estimating(False):
+            box.argmax(scores + 1)
+    assert solve.calls == 15
+    box.argmax(scores + 1)
+    assert [box.counts[name] for name in ("solved", "looked_up", "pooled")] == [15, 10, 0]
+
+
 def test_no_answer_is_an_answer_but_an_error_is_none():
     calls = []
 

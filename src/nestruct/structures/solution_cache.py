@@ -23,9 +23,13 @@ _estimating: ContextVar[bool] = ContextVar("nestruct_estimating", default=False)
 
 
 @contextmanager
-def estimating() -> Iterator[None]:
-    """Within this context an argmax serves a gradient, so `SolutionPool` may stand in for it."""
-    token = _estimating.set(True)
+def estimating(value: bool = True) -> Iterator[None]:
+    """Within this context an argmax serves a gradient, at scores that will not come again.
+
+    `SolutionPool` may stand in for it, and `SolutionCache` does not keep it. With False inside of
+    that: for what must be exact and comes again, such as the solution at true costs.
+    """
+    token = _estimating.set(value)
     try:
         yield
     finally:

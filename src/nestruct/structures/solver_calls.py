@@ -174,7 +174,8 @@ class SolverCalls:
         solution = None if isinstance(result, Lost) else _plain(result)
         if solution is None:
             return
-        self.cache.put(key, solution)
+        if not is_estimating():  # else noise made it, and others would have to go for it
+            self.cache.put(key, solution)
         if self.pool_share and not np.isnan(solution).any():
             self.pool.put(context, solution)
 
