@@ -288,7 +288,10 @@ class _Call(torch.autograd.Function):
         if is_capturing(rows):
             # Nothing may be read on the host: the function gets all rows, zeros for the unusable.
             each = usable.view(-1, *[1] * axes)
-            z, _ = structure.solve_rows(torch.where(each, rows, 0.0), context)
+            try:
+                z, _ = structure.solve_rows(torch.where(each, rows, 0.0), context)
+            except SolverError as error:  # a step that cannot be captured
+                raise (error.__cause__ or error) from None
             return torch.where(each, z, torch.nan).view(scores.shape)
         if mask is not None:
             _check_any(structure, mask, lead)
