@@ -142,9 +142,10 @@ def test_no_answer_is_an_answer_but_an_error_is_none():
     assert len(calls) == 3
 
 
-def test_a_batched_solver_is_always_called():
+@pytest.mark.parametrize("backend", ["numpy", "torch"])
+def test_a_batched_solver_is_always_called(backend):
     calls = []
-    box = BlackBox(lambda scores: calls.append(len(scores)) or scores > 0, 3)
+    box = BlackBox(lambda scores: calls.append(len(scores)) or scores > 0, 3, backend=backend)
     for _ in range(2):
         box.argmax(torch.zeros(4, 3))
     assert calls == [4, 4]

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import time
+import types
 from pathlib import Path
 from typing import Any
 
@@ -153,6 +154,12 @@ def test_what_workers_cannot_import_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(slow_solvers.needs_its_file, "__qualname__", "nowhere")
     with pytest.raises(InputError, match="cannot import nowhere"):
         BlackBox(slow_solvers.needs_its_file, 4, workers=1).argmax(draws(2))
+    elsewhere = types.ModuleType("elsewhere")
+    elsewhere.__file__ = str(tmp_path / "elsewhere.py")
+    (tmp_path / "elsewhere.py").write_text("def solve(scores):\n    return scores > 0\n")
+    exec((tmp_path / "elsewhere.py").read_text(), elsewhere.__dict__)
+    monkeypatch.setitem(sys.modules, "elsewhere", elsewhere)  # a module that no path leads to
+    assert BlackBox(elsewhere.solve, 4, workers=1, backend="numpy").argmax(draws(2)).any()
     monkeypatch.setattr(slow_solvers, "nowhere", slow_solvers.needs_its_file, raising=False)
     with pytest.raises(InputError, match=r"cannot load the solver .*nowhere.*in a file of its own"):
         BlackBox(slow_solvers.needs_its_file, 4, workers=1).argmax(draws(2))

@@ -6,6 +6,7 @@ of M. Mulamba et al., "Contrastive Losses and Solution Caching for Predict-and-O
 """
 
 import hashlib
+import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -76,27 +77,30 @@ class SolutionCache:
     def __init__(self, most_bytes: int) -> None:
         self.most_bytes, self.bytes = most_bytes, 0
         self._solutions: OrderedDict[Key, np.ndarray] = OrderedDict()
+        self._lock = threading.Lock()
 
     def __len__(self) -> int:
         return len(self._solutions)
 
     def get(self, key: Key) -> np.ndarray | None:
         """A copy of the solution; None if it is not there."""
-        solution = self._solutions.get(key)
-        if solution is None:
-            return None
-        self._solutions.move_to_end(key)
-        return solution.copy()
+        with self._lock:
+            solution = self._solutions.get(key)
+            if solution is None:
+                return None
+            self._solutions.move_to_end(key)
+            return solution.copy()
 
     def put(self, key: Key, solution: np.ndarray) -> None:
         """Keeps a solution, at the cost of others."""
-        if key in self._solutions:
-            return
-        self._solutions[key] = solution
-        self.bytes += solution.nbytes + _OVERHEAD
-        while self.bytes > self.most_bytes:
-            _, oldest = self._solutions.popitem(last=False)
-            self.bytes -= oldest.nbytes + _OVERHEAD
+        with self._lock:
+            if key in self._solutions:
+                return
+            self._solutions[key] = solution
+            self.bytes += solution.nbytes + _OVERHEAD
+            while self.bytes > self.most_bytes:
+                _, oldest = self._solutions.popitem(last=False)
+                self.bytes -= oldest.nbytes + _OVERHEAD
 
 
 class SolutionPool:
@@ -109,38 +113,42 @@ class SolutionPool:
     def __init__(self, most_bytes: int) -> None:
         self.most_bytes, self.bytes = most_bytes, 0
         self._contexts: OrderedDict[Key, OrderedDict[bytes, np.ndarray]] = OrderedDict()
+        self._lock = threading.Lock()
 
     def best(self, context: Key, scores: np.ndarray) -> np.ndarray | None:
         """The solution with the largest ``scores . z``; None if there is none that is allowed."""
-        known = self._contexts.get(context)
-        if known is None:
-            return None
-        self._contexts.move_to_end(context)
-        found = np.stack(list(known.values())).reshape(len(known), -1)
+        with self._lock:
+            known = self._contexts.get(context)
+            if known is None:
+                return None
+            self._contexts.move_to_end(context)
+            solutions = np.stack(list(known.values()))
+        found = solutions.reshape(len(solutions), -1)
         scores = scores.reshape(-1).astype(np.float64)
         forbidden = scores == -np.inf
         values = found @ np.where(forbidden, 0.0, scores)
         values[(found[:, forbidden] != 0).any(1)] = -np.inf
         best = int(values.argmax())
-        return None if values[best] == -np.inf else list(known.values())[best].copy()
+        return None if values[best] == -np.inf else solutions[best]
 
     def put(self, context: Key, solution: np.ndarray) -> None:
         """Adds a solution to those of its context."""
-        known = self._contexts.setdefault(context, OrderedDict())
-        bits = solution.tobytes()
-        self._contexts.move_to_end(context)
-        if bits in known:
-            known.move_to_end(bits)
-            return
-        known[bits] = solution
-        self.bytes += 2 * solution.nbytes + _OVERHEAD
-        if len(known) > MOST_SOLUTIONS:
-            self._forget(known)
-        while self.bytes > self.most_bytes:
-            oldest, theirs = next(iter(self._contexts.items()))
-            self._forget(theirs)
-            if not theirs:
-                del self._contexts[oldest]
+        with self._lock:
+            known = self._contexts.setdefault(context, OrderedDict())
+            bits = solution.tobytes()
+            self._contexts.move_to_end(context)
+            if bits in known:
+                known.move_to_end(bits)
+                return
+            known[bits] = solution
+            self.bytes += 2 * solution.nbytes + _OVERHEAD
+            if len(known) > MOST_SOLUTIONS:
+                self._forget(known)
+            while self.bytes > self.most_bytes:
+                oldest, theirs = next(iter(self._contexts.items()))
+                self._forget(theirs)
+                if not theirs:
+                    del self._contexts[oldest]
 
     def _forget(self, known: "OrderedDict[bytes, np.ndarray]") -> None:
         _, oldest = known.popitem(last=False)

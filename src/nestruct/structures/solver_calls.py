@@ -109,7 +109,7 @@ class SolverCalls:
     @property
     def by_instance(self) -> bool:
         """Whether instances are told apart; False where all go to one call in this process."""
-        return not self.batched or self.needs_host
+        return not self.batched or self.workers is not None or self.pool_share > 0
 
     @property
     def needs_host(self) -> bool:
@@ -183,6 +183,8 @@ class SolverCalls:
         self, instances: list[Instance], rows: list[int], check: Callable[..., Tensor]
     ) -> list[Any]:
         """As `__call__`, of instances that are not known; ``rows`` is which of all they are."""
+        if not instances:
+            return []
         count_solved(len(instances))
         self.counts["solved"] += len(instances)
         # In slices if it is batched: one for each worker.
@@ -197,7 +199,7 @@ class SolverCalls:
         self, parts: int, instances: list[Instance], rows: list[int], check: Callable[..., Tensor]
     ) -> list[Any]:
         """As `_solve`, in so many calls."""
-        edges = [len(instances) * part // parts for part in range(parts + 1)] if parts else [0]
+        edges = [len(instances) * part // parts for part in range(parts + 1)]
         pieces = [slice(*pair) for pair in itertools.pairwise(edges)]
         try:
             found = self._run([self._task(instances[piece]) for piece in pieces])

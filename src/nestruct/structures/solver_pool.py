@@ -5,6 +5,7 @@
 
 import os
 import pickle
+import sys
 import threading
 import time
 import weakref
@@ -166,7 +167,9 @@ class SolverPool:
         if b"__main__" in solver:
             kept += ["init_main_from_name", "init_main_from_path"]
         surroundings = {name: surroundings[name] for name in kept if name in surroundings}
-        return pickle.dumps((surroundings, solver, self.backend))
+        name = getattr(self.solve, "__module__", None) or type(self.solve).__module__
+        file = name, getattr(sys.modules.get(name), "__file__", None)
+        return pickle.dumps((surroundings, file, solver, self.backend))
 
     def _refuse(self, why: str) -> InputError:
         return InputError(f"{self.owner}: {why}.")

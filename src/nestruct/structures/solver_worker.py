@@ -6,6 +6,7 @@ parent and worker are one program, and nothing of it is ever a file.
 """
 
 import contextlib
+import importlib.util
 import os
 import pickle
 import queue
@@ -27,10 +28,10 @@ def main() -> None:
     connection = Connection(int(sys.argv[1]))
     messages: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_read, args=(connection, messages), daemon=True).start()
-    surroundings, payload, backend = pickle.loads(messages.get())
+    surroundings, file, payload, backend = pickle.loads(messages.get())
     try:
         spawn.prepare(surroundings)  # sys.path, and the parent's script where the solver is in it
-        solve = pickle.loads(payload)
+        solve = _load(payload, *file)
         if backend == "torch":
             import torch  # noqa: F401 (now, so that no instance waits for it)
     except BaseException as error:
@@ -39,6 +40,19 @@ def main() -> None:
     connection.send_bytes(pickle.dumps(("ready",)))
     while True:
         connection.send_bytes(_answer(solve, backend, messages.get()))
+
+
+def _load(payload: bytes, name: str, path: str | None) -> Callable[..., Any]:
+    """The solver; where no module has the name of its own, that one's file is read."""
+    try:
+        return pickle.loads(payload)
+    except ModuleNotFoundError:
+        spec = importlib.util.spec_from_file_location(name, path) if path else None
+        if spec is None or spec.loader is None or name in sys.modules:
+            raise
+    sys.modules[name] = module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return pickle.loads(payload)
 
 
 def _read(connection: Connection, messages: "queue.SimpleQueue[bytes]") -> None:
