@@ -19,15 +19,15 @@ class OddError(Exception):
 
 
 def positive(scores, shift=0.0):
-    """One instance. Edits what it is given."""
-    asked = scores[0]
-    if asked == CRASH:
+    """One instance. Edits what it is given. The shift may ask for something too."""
+    asked = (scores[0], shift)
+    if CRASH in asked:
         os.kill(os.getpid(), signal.SIGKILL)
-    if asked == HANG:
+    if HANG in asked:
         time.sleep(600)
-    if asked == RAISE:
+    if RAISE in asked:
         raise ZeroDivisionError("no division\nby zero.")
-    if asked == ODD:
+    if ODD in asked:
         raise OddError(3, "odd")
     scores += shift
     return scores > 0

@@ -80,6 +80,54 @@ def test_a_crash_and_a_timeout_cost_a_row_each(box):
             box.argmax(rows)
 
 
+class Shifted(nestruct.StructuredModel):
+    """Scores from a linear map, and a solver that is told a shift of each example."""
+
+    def __init__(self, structure):
+        super().__init__()
+        self.structure = structure
+        self.scores = torch.nn.Linear(4, 4)
+        torch.nn.init.eye_(self.scores.weight)
+        torch.nn.init.zeros_(self.scores.bias)
+
+    def encode(self, batch):
+        return self.scores(batch["x"])
+
+    def context(self, batch):
+        return {"shift": batch["shift"]}
+
+    def decode(self, batch, z):
+        return (z * batch["x"]).sum(-1)
+
+
+@pytest.mark.parametrize(
+    "estimator",
+    [nestruct.StructureNES(num_samples=3), nestruct.NES(sigma=0.1, population_size=4, mode="vmap")],
+    ids=lambda estimator: type(estimator).__name__,
+)
+def test_estimators_get_the_same_gradients(estimator, box):
+    batch = {"x": draws(6), "shift": torch.zeros(6)}
+    gradients = []
+    for structure in (here(), box):
+        model = Shifted(structure)
+        report = estimator.backward(model, batch, seed=0)
+        gradients.append(model.scores.weight.grad)
+        assert int(report.num_solved) == 6 * int(report.num_evaluations)
+    assert gradients[0].any()
+    assert torch.equal(*gradients)
+
+
+def test_training_goes_on_without_what_takes_too_long(box):
+    batch = {"x": draws(6), "shift": torch.zeros(6)}
+    model, others = Shifted(box), Shifted(here())
+    estimator = nestruct.StructureNES(num_samples=2)
+    estimator.backward(others, {k: v[:5] for k, v in batch.items()}, seed=0)
+    batch["shift"][5] = HANG
+    report = estimator.backward(model, batch, seed=0)
+    assert int(report.num_failed) == 2
+    assert torch.equal(model.scores.weight.grad, others.scores.weight.grad)
+
+
 def test_an_instance_that_crashes_once_is_solved_by_another_worker():
     box = BlackBox(slow_solvers.crash_once, 4, workers=1, **ONE)
     scores = draws(3)
