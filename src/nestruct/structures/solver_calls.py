@@ -23,7 +23,7 @@ from nestruct.structures.solution_cache import (
     looks_up,
 )
 from nestruct.structures.solver_pool import Lost, SolverPool, Task, TaskError
-from nestruct.structures.solver_process import RemoteError
+from nestruct.structures.solver_process import describe
 from nestruct.structures.solvers.clock import count_looked_up, count_solved
 
 CACHE_BYTES = 64 * 2**20
@@ -49,11 +49,10 @@ class SolverError(Exception):
         first, last = indices
         where = f" on row {first}" if first == last else f" on rows {first} to {last}"
         context = f" with the context {', '.join(names)}" if names else ""
-        error = self.__cause__
-        what = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        what = error.last_line if isinstance(error, RemoteError) else what
         where = "" if first is None else where
-        return InputError(f"{owner}: the function failed{where}{context}: {what.rstrip('.')}.")
+        return InputError(
+            f"{owner}: the function failed{where}{context}: {describe(self.__cause__)}."
+        )
 
 
 class SolverCalls:

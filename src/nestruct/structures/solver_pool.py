@@ -16,8 +16,8 @@ from multiprocessing import spawn
 from multiprocessing.connection import wait
 from typing import Any, NamedTuple
 
-from nestruct.errors import InputError, first_line
-from nestruct.structures.solver_process import Worker, is_worker, remote_error
+from nestruct.errors import InputError
+from nestruct.structures.solver_process import Worker, describe, is_worker, remote_error
 
 _GUARD = "in a script, put what runs under `if __name__ == '__main__':`"
 
@@ -231,7 +231,7 @@ def unpicklable(solve: Any) -> str:
 
 def _cannot_load(error: Exception) -> str:
     """What went wrong in a worker before it was given anything to solve."""
-    why = str(error).rstrip(".") if isinstance(error, InputError) else first_line(error)
+    why = str(error).rstrip(".") if isinstance(error, InputError) else describe(error)
     return f"a worker process cannot load the solver ({why}); define it in a file of its own"
 
 

@@ -34,6 +34,14 @@ class RemoteError(Exception):
         return self.args[0].strip().splitlines()[-1]
 
 
+def describe(error: BaseException | None) -> str:
+    """What a solver raised, on one line, without a full stop."""
+    if isinstance(error, RemoteError):
+        return error.last_line.rstrip(".")
+    said = " ".join(str(error).split())
+    return f"{type(error).__name__}{f': {said}' if said else ''}".rstrip(".")
+
+
 class Worker:
     """A process, and what it is doing.
 
