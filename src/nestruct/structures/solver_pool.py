@@ -90,6 +90,8 @@ class SolverPool:
         """
         if os.getpid() != self._process:  # a fork: the workers are another process's
             self._finalizer.detach()
+            for worker in self._workers:
+                worker.process.returncode = 0  # not ours to wait for
             self._begin()
         with self._lock:
             try:
