@@ -60,19 +60,21 @@ class Share:
 
     def whole(self, values: Float[Tensor, "... mine"]) -> Float[Tensor, "... total"]:
         """The values of all examples, on every rank; not differentiable. A collective."""
-        return self.whole_and_sum(values, 0)[0]
+        return self.whole_and_sums(values, ())[0]
 
-    def whole_and_sum(
-        self, values: Float[Tensor, "... mine"], number: int
-    ) -> tuple[Float[Tensor, "... total"], Float[Tensor, ""]]:
-        """As `whole`, and the sum over ranks of a number besides, in the same collective."""
+    def whole_and_sums(
+        self, values: Float[Tensor, "... mine"], numbers: Sequence[int]
+    ) -> tuple[Float[Tensor, "... total"], Float[Tensor, " numbers"]]:
+        """As `whole`, and the sums over ranks of numbers besides, in the same collective."""
         shape = (*values.shape[:-1], self.total)
-        every = values.new_zeros(math.prod(shape) + 1, dtype=torch.float64)
-        every[-1] = number
+        every = values.new_zeros(math.prod(shape) + len(numbers), dtype=torch.float64)
+        whole, sums = every.split([math.prod(shape), len(numbers)])
+        for place, number in enumerate(numbers):
+            sums[place] = number
         if self.counts:
-            every[:-1].view(shape)[..., self.first : self.last] = values.detach()
+            whole.view(shape)[..., self.first : self.last] = values.detach()
         add_over_ranks(every)
-        return every[:-1].view(shape).to(values.dtype), every[-1]
+        return whole.view(shape).to(values.dtype), sums
 
 
 _current: ContextVar[Share | None] = ContextVar("share", default=None)

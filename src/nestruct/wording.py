@@ -53,6 +53,18 @@ def duration(seconds: float) -> str:
     return f"{minutes // 60:,} h {minutes % 60:02d} min"
 
 
+def short_time(seconds: float) -> str:
+    """As `duration`, of what may be over in less than a second.
+
+    Example:
+        >>> short_time(0.0023), short_time(0.123), short_time(3.21)
+        ('2.3 ms', '123 ms', '3.2 s')
+    """
+    if seconds >= 1:
+        return duration(seconds)
+    return f"{1e3 * seconds:.{0 if seconds >= 0.01 else 1}f} ms"
+
+
 def flatten(tables: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested tables as one, each option by its full name; tuples as lists, as TOML has them.
 

@@ -169,6 +169,15 @@ def test_what_is_drawn_and_what_is_decoded():
     assert int(report.num_evaluations) == 4
 
 
+@pytest.mark.parametrize(("batched", "drawn"), [(True, 16 + 64), (False, 16)])
+def test_a_solver_of_single_instances_is_called_for_what_is_decoded_only(batched, drawn):
+    box = nestruct.BlackBox(lambda scores: scores > 0, 5, batched=batched)
+    model = toys.Costs(box, lambda z: z.sum(-1), rows=3)
+    assert int(StructureNES().backward(model, model.batch, seed=0).num_solved) == 3 * drawn
+    more = StructureNES(num_covariance=7).backward(model, model.batch, seed=0)
+    assert int(more.num_solved) == 3 * (16 + 7)
+
+
 @pytest.mark.parametrize(
     "options",
     [{"num_samples": 1}, {"num_covariance": -1}, {"ridge": 0.0}, {"covariance": "closed"}],

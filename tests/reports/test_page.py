@@ -86,8 +86,9 @@ def test_results_are_means_and_standard_deviations_over_seeds(runs, tmp_path):
     assert row["F1 of the most likely tree test"] == "0.710 ± 0.010"
     assert row["loss best step"] == "7.250"
     assert row["runs"] == "3 seeds"
-    costs = [row[f"cost of one run {key}"] for key in ("wall-clock", "in the solver")]
-    assert costs == ["1 min 20 s", "25 %"]
+    keys = ("wall-clock", "in the solver", "solver calls/step", "solver time/step")
+    costs = [row[f"cost of one run {key}"] for key in keys]
+    assert costs == ["1 min 20 s", "25 %", "80", "12 ms"]
     assert other["loss test"] == NOTHING
 
 

@@ -51,9 +51,10 @@ def write_run(
     records: list[dict[str, Any]] = []
     for step in range(steps + 1):
         timing = {"seconds": 2.0 * step, "evaluations_per_second": 50.0, "solver_share": 0.25}
+        timing["solver_seconds_per_step"] = 0.012
         if step:
             loss = {"loss": 10 - step / 8, "loss_std": 1.5, "grad_norm": 1 / step, "failed": 0}
-            train = {"step": step, "split": "train", "evaluations": 100 * step}
+            train = {"step": step, "split": "train", "evaluations": 100 * step, "solved": 80 * step}
             records.append(train | loss | {"timing": timing})
         if step % 10 == 0:
             scores = {"loss": 11 - step / 8, "f1_map": 0.4 + step / 100 + seed / 100}

@@ -6,7 +6,7 @@ each differentiates the terms of its own, over the number of all, and the gradie
 """
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -25,7 +25,7 @@ from nestruct.population.evaluate import may_capture
 from nestruct.processes import world_size
 from nestruct.sharing import Share, current_share, shared_batch, sum_over_ranks
 from nestruct.structures import nan_rows
-from nestruct.structures.solvers import num_solved
+from nestruct.structures.solvers import solver_counts
 
 
 @dataclass
@@ -54,12 +54,13 @@ class Terms:
         return self._mean(self._counts())
 
     def mean_over_ranks(
-        self, share: Share, solved: int
-    ) -> tuple[Float[Tensor, ""], Tensor, Float[Tensor, ""]]:
+        self, share: Share, solved: Sequence[int]
+    ) -> tuple[Float[Tensor, ""], Tensor, Float[Tensor, " counts"]]:
         """This rank's part of the mean over the whole batch; all losses; what all ranks solved."""
         counts = self._counts()
         mine = torch.stack([self.losses, counts.expand_as(self.losses)])
-        (losses, among), every_solved = share.whole_and_sum(mine, solved * share.counts)
+        own = [count * share.counts for count in solved]
+        (losses, among), every_solved = share.whole_and_sums(mine, own)
         return self._mean(counts & share.counts, among > 0), losses, every_solved
 
     def _counts(self) -> Bool[Tensor, "..."]:
@@ -116,13 +117,16 @@ class Backpropagation(Estimator):
         if share is not None:
             batch, noise = share.take(batch), noise.replace(example=share.rows(layout.device))
         with nan_rows(), torch.enable_grad(), shared_batch(share, noise, layout.device):
-            before, counted = num_solved(), {}
+            before, counted = solver_counts(), {}
             terms = self.terms(model, batch, noise)
             if share is None:
                 value, losses = terms.mean(), terms.losses
             else:
-                solved = num_solved() - before + terms.solved_later
-                value, losses, counted["solved"] = terms.mean_over_ranks(share, solved)
+                solved, looked_up = solver_counts(before)
+                value, losses, counts = terms.mean_over_ranks(
+                    share, (solved + terms.solved_later, looked_up)
+                )
+                counted = dict(zip(("solved", "looked_up"), counts, strict=True))
             found = torch.autograd.grad(value, targets, materialize_grads=True)
         gradients = sum_over_ranks(found)
         stats = summarise(losses, gradients[: len(estimated)]) | counted | terms.noted

@@ -28,9 +28,10 @@ from nestruct.population.evaluate import may_capture
 from nestruct.population.graph import GraphedStep
 from nestruct.population.layout import Filter, like
 from nestruct.population.watch import Watch
-from nestruct.structures.solvers import num_solved, solver_seconds
+from nestruct.structures.solution_cache import estimating, without_lookups
+from nestruct.structures.solvers import solver_counts, solver_seconds
 
-Stats = dict[str, Tensor]  # loss, std, norm, failed, usable, solved
+Stats = dict[str, Tensor]  # loss, std, norm, failed, usable, solved, looked_up
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,9 @@ class StepReport:
         num_failed: Members whose loss was not finite.
         solver_seconds: Time spent in CPU solvers; None where unknown.
         num_decoded: Members x samples x examples, whatever savings spare.
-        num_solved: Instances given to an argmax; None where unknown.
+        num_solved: Instances that were solved; None where unknown.
+        num_looked_up: Instances whose solution was known instead (`BlackBox` keeps solutions), so
+            with ``num_solved`` all that were given to an argmax; None where unknown.
     """
 
     loss: Tensor
@@ -56,6 +59,7 @@ class StepReport:
     solver_seconds: Tensor | None = None
     num_decoded: Tensor | None = None
     num_solved: Tensor | None = None
+    num_looked_up: Tensor | None = None
 
 
 class Estimator(ABC):
@@ -121,7 +125,7 @@ class Estimator(ABC):
         if isinstance(model, HasAtStep):
             model.at_step(0)
         layout = Layout(model, self.perturb)
-        with _told_where(self, batch, layout.device):
+        with _told_where(self, batch, layout.device), without_lookups():
             self._plan_step(model, layout, batch, seed)
 
     def parameters(self) -> list[nn.Parameter]:
@@ -160,14 +164,17 @@ class Estimator(ABC):
         on_cpu = layout.device.type == "cpu"
 
         def one_step(batch: Any, number: int | Tensor) -> tuple[list[Tensor], Stats]:
-            start = num_solved()
-            moves, stats = self.estimate(model, layout, batch, Noise(seed=seed, step=number))
+            start = solver_counts()
+            with estimating():
+                moves, stats = self.estimate(model, layout, batch, Noise(seed=seed, step=number))
             if "solved" not in stats:
-                stats["solved"] = torch.full((), num_solved() - start, device=layout.device)
+                for name, count in zip(("solved", "looked_up"), solver_counts(start), strict=True):
+                    stats[name] = torch.full((), count, device=layout.device)
             return moves, stats
 
         with _told_where(self, batch, layout.device):
-            self._plan_step(model, layout, batch, seed)
+            with without_lookups():
+                self._plan_step(model, layout, batch, seed)
             before = solver_seconds()
             gradients, stats = self._run(one_step, model, layout, batch, seed, step, phase)
         targets = [*layout.parameters.values(), *self.parameters()]
@@ -189,6 +196,7 @@ class Estimator(ABC):
             solver_seconds=seconds,
             num_decoded=stats.get("decoded", torch.tensor(self._num_decoded(examples))),
             num_solved=stats["solved"] if known else None,
+            num_looked_up=stats["looked_up"] if known else None,
         )
 
     @property

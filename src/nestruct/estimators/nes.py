@@ -31,7 +31,7 @@ from nestruct.population.layout import Filter
 from nestruct.population.plan import EvaluationPlan, choose_mode, fit_memory
 from nestruct.processes import add_over_ranks, first_rank_decides, my_part
 from nestruct.structures import nan_rows
-from nestruct.structures.solvers import num_solved
+from nestruct.structures.solvers import solver_counts
 
 log = logging.getLogger("nestruct")
 
@@ -158,13 +158,13 @@ class NES(Estimator):
         """The weighted sum of all directions, and statistics of the members' losses."""
         plan = self._plan
         assert plan is not None
-        before = num_solved()
+        before = solver_counts()
         rows = self._pair_rows(batch, noise, layout.device)
         first, last = my_part(self.num_pairs)
-        # Double, so that equal losses stay equal through their mean. The last entry is no loss: how
-        # many instances this rank solved, so that one sum over ranks serves both.
-        losses = torch.zeros(self.population_size + 1, dtype=torch.float64, device=layout.device)
-        blocks = losses[:-1].view(-1, self.num_pairs)
+        # Double, so that equal losses stay equal through their mean. The last two are no losses but
+        # how many instances this rank solved and looked up: one sum over ranks serves all.
+        losses = torch.zeros(self.population_size + 2, dtype=torch.float64, device=layout.device)
+        blocks = losses[:-2].view(-1, self.num_pairs)
         memory = self._room(layout, last - first if plan.keep else min(plan.chunk, last - first))
         start = first
         while start < last:
@@ -181,9 +181,10 @@ class NES(Estimator):
                 log.info("NES: out of memory; chunks of %d pairs from now on.", plan.chunk)
                 continue
             start = stop
-        losses[-1].fill_(num_solved() - before)
+        for place, count in zip((-2, -1), solver_counts(before), strict=True):
+            losses[place].fill_(count)
         add_over_ranks(losses)
-        weights, stats = self._weigh(losses[:-1], layout.dtype)
+        weights, stats = self._weigh(losses[:-2], layout.dtype)
         if plan.keep:
             sums = self._sums(weights[..., first:last], memory)
         else:
@@ -198,7 +199,9 @@ class NES(Estimator):
             for name, mask in model.touched(batch).items():
                 if name in pieces:
                     pieces[name].mul_(mask)
-        stats |= {"norm": torch.linalg.vector_norm(gradient), "solved": losses[-1].long()}
+        solved, looked_up = losses[-2:].long()
+        stats["norm"] = torch.linalg.vector_norm(gradient)
+        stats |= {"solved": solved, "looked_up": looked_up}
         if _changes_buffers_in_place(model):
             _update_buffers(model, batch, noise)
         return list(pieces.values()), stats

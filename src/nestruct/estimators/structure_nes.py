@@ -21,7 +21,9 @@ from nestruct.errors import InputError
 from nestruct.estimators.backpropagation import Backpropagation, Terms
 from nestruct.models import StructuredModel
 from nestruct.noise import Noise
-from nestruct.structures import Gibbs
+from nestruct.structures import Gibbs, Structure
+
+_NUM_COVARIANCE = 64  # where structures are cheap
 
 
 @dataclass(kw_only=True, eq=False)
@@ -45,7 +47,8 @@ class StructureNES(Backpropagation):
             structures have has a variance of 1/4, so much less than that leaves losses that are
             nearly linear in the parts as they are. Use 0.1 for losses that parts hardly explain.
         num_covariance: Further structures per example that are drawn for Cov(z) only. Each is one
-            more call of the solver per example and step: say 0 for a slow solver.
+            more call of the solver per example and step. When None: 64, or 0 for a solver that is
+            called for one instance at a time.
         covariance: ``sampled``: Cov(z) from all structures that were drawn, for any structure;
             ``gibbs``: that of the Gibbs law with the same scores, exact and slower, for a
             structure whose log-partition is known.
@@ -66,14 +69,15 @@ class StructureNES(Backpropagation):
 
     num_samples: int = 16
     ridge: float = 0.01
-    num_covariance: int = 64
+    num_covariance: int | None = None
     covariance: Literal["sampled", "gibbs"] = "sampled"
     graph: Literal["auto", "on", "off"] = "auto"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_count("StructureNES", "num_samples", self.num_samples, 2)
-        check_count("StructureNES", "num_covariance", self.num_covariance, 0)
+        if self.num_covariance is not None:
+            check_count("StructureNES", "num_covariance", self.num_covariance, 0)
         check_positive("StructureNES", "ridge", self.ridge)
 
     def prepare(self, model: nn.Module, batch: Any, *, seed: int = 0) -> None:
@@ -90,7 +94,7 @@ class StructureNES(Backpropagation):
         structure: Any = model.structure
         context = model.context(batch)
         scores = model.encode(batch)
-        drawn = self.num_samples + (self.num_covariance if self.covariance == "sampled" else 0)
+        drawn = self.num_samples + self._num_more(structure)
         streams = noise.replace(stream=torch.arange(drawn, device=scores.device)[:, None])
         z = structure.argmax((scores + streams.gumbel(scores)).detach(), **context)
         losses, counts = self.hard_losses(model, batch, scores, z[: self.num_samples])
@@ -109,6 +113,14 @@ class StructureNES(Backpropagation):
             marginals = partial(structure.marginals, **context)
             slope = torch.func.vjp(marginals, scores.detach())[1](weights.view_as(scores))[0]
         return Terms(losses, counts, each=(slope.view_as(scores) * scores).flatten(1).sum(1))
+
+    def _num_more(self, structure: Structure) -> int:
+        """How many structures are drawn for Cov(z) only."""
+        if self.covariance != "sampled":
+            return 0
+        if self.num_covariance is None:
+            return 0 if structure.one_at_a_time else _NUM_COVARIANCE
+        return self.num_covariance
 
 
 def units(parts: Float[Tensor, "batch samples parts"]) -> Float[Tensor, "batch 1 parts"]:

@@ -24,7 +24,7 @@ from nestruct.untrusted import MOST_LOG_BYTES, parse_json, read_file
 log = logging.getLogger("nestruct")
 
 # What a record says about the moment it was written; every other number in it is a metric.
-POSITION_KEYS = {"step", "evaluations", "decoded", "solved", "best_step"}
+POSITION_KEYS = {"step", "evaluations", "decoded", "solved", "looked_up", "best_step"}
 MOST_METRICS = 1000  # of a run: each is a chart, and a column or two
 DEEPEST = 4  # levels below a folder at which its runs may lie
 

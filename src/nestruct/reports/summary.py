@@ -9,7 +9,7 @@ from nestruct.reports.metrics import METRICS, find_metric
 from nestruct.reports.runs import Run, is_number, metric_names
 from nestruct.reports.shapes import structure_noun
 from nestruct.reports.tables import Cell, Table, spread
-from nestruct.wording import count, duration, number
+from nestruct.wording import count, duration, number, short_time
 
 _NEARLY_ALL = 0.9  # of a run's time: what came after is not worth a word
 
@@ -136,6 +136,12 @@ def _decoded(run: Run) -> float | None:
     return max((c for c in counts if c is not None), default=None)
 
 
+def _calls_per_step(run: Run) -> float | None:
+    """Instances solved for training in a step; those looked up are not among them."""
+    solved = max(run.timings("solved"), default=None)
+    return solved / run.last_step if solved and run.last_step else None
+
+
 # What one run cost: how to measure it and how to say it; None where the run did not note it.
 COSTS: dict[str, tuple[Callable[[Run], float | None], Callable[[float], str]]] = {
     "steps": (lambda run: run.last_step, lambda value: f"{value:,.0f}"),
@@ -143,6 +149,8 @@ COSTS: dict[str, tuple[Callable[[Run], float | None], Callable[[float], str]]] =
     "decoder evaluations": (_decoded, count),
     "wall-clock": (lambda run: max(run.timings("seconds"), default=None), duration),
     "evaluations/s": (lambda run: _mean(run.timings("evaluations_per_second")), count),
+    "solver calls/step": (_calls_per_step, count),
+    "solver time/step": (lambda run: _mean(run.timings("solver_seconds_per_step")), short_time),
     "in the solver": (lambda run: _mean(run.timings("solver_share")), lambda v: f"{100 * v:.0f} %"),
     "peak memory": (
         lambda run: max(run.timings("memory_bytes"), default=None),

@@ -41,6 +41,8 @@ class Structure(ABC):
     equal_sizes: bool = False
     """Whether all members that one instance can have are known to have equally many parts: then a
     number may be added to all its scores, and its law stays."""
+    one_at_a_time: bool = False
+    """Whether it solves one instance after the other in Python, which makes each call dear."""
     part_axes: int = 1  # trailing axes of scores that are the parts of one instance
     context_names: tuple[str, ...] | None = ()
     """The context that the methods take besides scores; any name when None."""

@@ -10,21 +10,29 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from nestruct.checks import check_choice, check_count
+from nestruct.checks import check_choice, check_count, check_positive
 from nestruct.errors import InputError
 from nestruct.structures.answers import are_legal, as_numbers, check_shape
 from nestruct.structures.base import SizedStructure
 from nestruct.structures.context import RESERVED, Context, check_mask
-from nestruct.structures.instances import Cutter, Instance, own_sizes, put_together
+from nestruct.structures.instances import Cutter, own_sizes, put_together
 from nestruct.structures.rows import (
+    CRASHED,
     NO_MEMBER,
     NOT_FINITE,
     OK,
+    TIMED_OUT,
     is_capturing,
     may_raise,
     raise_bad_rows,
 )
-from nestruct.structures.solvers.clock import count_solved, timed
+from nestruct.structures.solution_cache import SolutionCache
+from nestruct.structures.solver_calls import SolverCalls, SolverError
+from nestruct.structures.solver_pool import Lost, is_local, unpicklable
+from nestruct.structures.solvers.clock import timed
+
+_CODES = {Lost.TIMED_OUT: TIMED_OUT, Lost.CRASHED: CRASHED}
+_ONE = "; if it takes one instance at a time, say batched=False"
 
 
 class BlackBox(SizedStructure):
@@ -44,8 +52,15 @@ class BlackBox(SizedStructure):
             there, and the mask if it takes an argument of that name. Padding comes back as 0.
         batched: Whether ``solve`` takes all rows at once (one call per batch) or one instance (a
             Python loop).
-        backend: Whether ``solve`` works on torch tensors (on the scores' device) or on numpy
-            arrays.
+        backend: Whether ``solve`` works on torch tensors (on the scores' device; on the CPU with
+            ``workers`` or ``pool_share``) or on numpy arrays.
+        workers: How many processes solve, for a slow solver; 0 for this one. They start at the
+            first call, stay, and give the same results; a batched solver gets slices of the rows.
+            They import ``solve``, so it must be defined at the top level of a module.
+        timeout: Seconds that an instance may take in a worker. One that takes longer has no
+            answer, as a row of NaN. Without ``workers`` there is one worker then.
+        pool_share: For this share of the instances in training the best of the solutions that the
+            same context has had so far is taken instead of a new one: faster, and approximate.
         binary: Whether results are 0 and 1 only. If not, any finite numbers are (counts, flows,
             ranks); estimators that cannot take these say so.
         whole: Context that is never cut to an instance's size, by name: tables of another kind,
@@ -75,6 +90,9 @@ class BlackBox(SizedStructure):
         *,
         batched: bool = True,
         backend: Literal["torch", "numpy"] = "torch",
+        workers: int = 0,
+        timeout: float | None = None,
+        pool_share: float = 0.0,
         binary: bool = True,
         whole: Collection[str] = (),
     ) -> None:
@@ -93,6 +111,23 @@ class BlackBox(SizedStructure):
         )
         self.batched = batched
         self.backend = backend
+        self.workers = check_count("BlackBox", "workers", workers, 0)
+        if timeout is not None:
+            check_positive("BlackBox", "timeout", timeout)
+        if not (isinstance(pool_share, int | float) and 0 <= pool_share <= 1):
+            raise InputError(f"BlackBox: pool_share must be from 0 to 1, got {pool_share!r}.")
+        self.timeout, self.pool_share = timeout, pool_share
+        if (workers or timeout is not None) and is_local(solve):
+            raise InputError(f"{self!r}: {unpicklable(solve)}.")
+        self._calls = SolverCalls(
+            repr(self),
+            solve,
+            batched=batched,
+            backend=backend,
+            workers=self.workers,
+            timeout=timeout,
+            pool_share=pool_share,
+        )
         self.binary = binary
         whole = (whole,) if isinstance(whole, str) else tuple(whole)
         for name in whole:
@@ -121,9 +156,39 @@ class BlackBox(SizedStructure):
             return None
         return check_mask(f"{self!r}.counting", mask, scores, self.part_axes)
 
-    def solve_rows(self, rows: Tensor, context: Context) -> Tensor:
-        """Calls the function on ``[rows, *shape]``; the same shape, dtype and device come back."""
-        count_solved(len(rows))
+    @property
+    def one_at_a_time(self) -> bool:  # type: ignore[override]
+        """True if the function takes one instance at a time."""
+        return not self.batched
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """Instances so far, by what became of them.
+
+        They were ``solved``; ``looked_up``, as solved before; ``pooled``, see ``pool_share``. Of
+        those given to the function some ``timed_out`` or ``crashed``.
+        """
+        return self._calls.counts
+
+    @property
+    def cache_bytes(self) -> int:
+        """How much solutions that are looked up may take; 0, and each instance is solved."""
+        return self._calls.cache.most_bytes
+
+    @cache_bytes.setter
+    def cache_bytes(self, value: int) -> None:
+        self._calls.cache = SolutionCache(check_count("BlackBox", "cache_bytes", value, 0))
+
+    def close(self) -> None:
+        """Ends the worker processes, if there are any; the next call starts others."""
+        self._calls.close()
+
+    def solve_rows(self, rows: Tensor, context: Context) -> tuple[Tensor, dict[int, int]]:
+        """Calls the function on ``[rows, *shape]``.
+
+        Returns:
+            The same shape, dtype and device; and the codes of rows that were lost, by row.
+        """
         mask, given = context.get("mask"), dict(context)
         if mask is not None:
             rows = torch.where(mask, rows, -torch.inf)  # which forbids a part
@@ -132,10 +197,11 @@ class BlackBox(SizedStructure):
         elif self.context_names is not None:
             given.pop("mask", None)
         more = {name: self._own(value) for name, value in given.items()}
-        if self.batched:
-            z = self._solve_batch(self._own(rows), more)
+        lost: dict[int, int] = {}
+        if self._calls.by_instance:
+            z, lost = self._solve_apart(self._own(rows), more, mask)
         else:
-            z = self._solve_apart(self._own(rows), more, mask)
+            z = self._solve_batch(self._own(rows), more)
         if mask is not None:
             z = torch.where(mask.to(z.device), z, 0)
         if not is_capturing(rows):
@@ -147,32 +213,34 @@ class BlackBox(SizedStructure):
                     f"{self!r}: the function must return "
                     f"{only if self.binary else 'finite numbers'}."
                 )
-        return z.to(dtype=rows.dtype, device=rows.device)
+        return z.to(dtype=rows.dtype, device=rows.device), lost
 
     def _solve_batch(self, rows: Any, context: dict[str, Any]) -> Tensor:
-        expected = tuple(rows.shape)
         with timed():
-            result = self.solve(rows, **context)
-        hint = "; if it takes one instance at a time, say batched=False"
-        return self._answer(result, expected, hint)
+            result = self._calls.all_at_once(rows, context, len(rows))
+        return self._answer(result, tuple(rows.shape), _ONE)
 
-    def _solve_apart(self, rows: Any, context: dict[str, Any], mask: Tensor | None) -> Tensor:
+    def _solve_apart(
+        self, rows: Any, context: dict[str, Any], mask: Tensor | None
+    ) -> tuple[Tensor, dict[int, int]]:
         parts, varies = tuple(rows.shape[1:]), None in self.part_shape
         sizes = [parts] * len(rows)
-        if varies and mask is not None:
+        if varies and mask is not None and not self.batched:
             sizes = own_sizes(mask, self._cutter.varies)
         instances = self._cutter.cut(rows, context, sizes)
         with timed():
-            results = self._solve_each(instances)
+            results = self._calls(
+                instances, lambda result, count: self._answer(result, (count, *parts), _ONE)
+            )
         hint = ""
         if varies and mask is None:
             hint = "; if instances differ in size, give the context mask"
-        pairs = zip(results, sizes, strict=True)
-        return put_together([self._answer(result, own, hint) for result, own in pairs], parts)
-
-    def _solve_each(self, instances: list[Instance]) -> list[Any]:
-        """What the function returns for each of several instances."""
-        return [self.solve(scores, **context) for scores, context in instances]
+        lost = {row: _CODES[r] for row, r in enumerate(results) if isinstance(r, Lost)}
+        answers = [
+            torch.full(own, torch.nan) if row in lost else self._answer(result, own, hint)
+            for row, (result, own) in enumerate(zip(results, sizes, strict=True))
+        ]
+        return put_together(answers, parts), lost
 
     def _answer(self, result: Any, expected: tuple[int, ...], hint: str) -> Tensor:
         wanted = "0 and 1" if self.binary else "numbers"
@@ -180,11 +248,13 @@ class BlackBox(SizedStructure):
 
     def _own(self, tensor: Tensor) -> Any:
         """A copy that the function may edit, in its own kind of array."""
+        if self._calls.needs_host:
+            tensor = tensor.cpu()
         if self.backend == "torch":
             return tensor.detach().clone()
         if tensor.dtype == torch.bfloat16:  # numpy has none
             tensor = tensor.float()
-        return np.array(tensor.detach().cpu().numpy())
+        return np.array(tensor.detach().numpy())
 
     def _check(self, method: str, scores: Tensor, context: Mapping[str, Any]) -> Context:
         mask = context.get("mask")
@@ -218,7 +288,10 @@ class _Call(torch.autograd.Function):
         if is_capturing(rows):
             # Nothing may be read on the host: the function gets all rows, zeros for the unusable.
             each = usable.view(-1, *[1] * axes)
-            z = structure.solve_rows(torch.where(each, rows, 0.0), context)
+            try:
+                z, _ = structure.solve_rows(torch.where(each, rows, 0.0), context)
+            except SolverError as error:  # a step that cannot be captured
+                raise (error.__cause__ or error) from None
             return torch.where(each, z, torch.nan).view(scores.shape)
         if mask is not None:
             _check_any(structure, mask, lead)
@@ -226,12 +299,20 @@ class _Call(torch.autograd.Function):
         if strict and may_raise(rows):
             raise_bad_rows(codes.view(lead), f"{structure!r}.argmax")
         z = torch.full_like(rows, torch.nan)
-        if usable.any():
+        places = usable.nonzero()[:, 0]
+        lost: dict[int, int] = {}
+        if len(places):
             answerable = {name: value[usable] for name, value in context.items()}
-            z[usable] = structure.solve_rows(rows[usable], answerable)
+            try:
+                z[usable], lost = structure.solve_rows(rows[usable], answerable)
+            except SolverError as error:
+                indices = [_index(places[row], lead) for row in (error.rows[0], error.rows[-1])]
+                raise error.sentence(repr(structure), indices, names) from error.__cause__
         unanswered = usable & z.reshape(len(rows), -1).isnan().any(-1)
         if strict and may_raise(rows):
             codes = torch.where(unanswered, NO_MEMBER, OK)
+            for row, code in lost.items():
+                codes[places[row]] = code
             raise_bad_rows(codes.view(lead), f"{structure!r}.argmax")
         return z.view(scores.shape)
 
@@ -262,6 +343,12 @@ def _check_any(structure: BlackBox, mask: Tensor, lead: torch.Size) -> None:
             f"{structure!r}: the context 'mask' lets no part{which} count; leave out examples "
             "without parts."
         )
+
+
+def _index(place: Tensor, lead: torch.Size) -> Any:
+    """A row's index in the leading axes; None where there are none."""
+    index = tuple(int(i) for i in np.unravel_index(int(place), lead)) if lead else (None,)
+    return index[0] if len(index) == 1 else index
 
 
 def _context_of(solve: Callable[..., Any]) -> tuple[tuple[str, ...], bool, tuple[str, ...]]:

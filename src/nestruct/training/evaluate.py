@@ -18,7 +18,7 @@ from nestruct.noise import Noise, derive_seed, forked_generators
 from nestruct.processes import add_over_ranks, my_rank, world_size
 from nestruct.structures import nan_rows
 
-RESERVED = ("step", "split", "best_step", "evaluations", "decoded", "solved", "timing")
+RESERVED = ("step", "split", "best_step", "evaluations", "decoded", "solved", "looked_up", "timing")
 Metrics = Callable[[nn.Module, Any, Noise], dict[str, Any]]
 
 

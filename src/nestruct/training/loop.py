@@ -30,6 +30,8 @@ from nestruct.training.run import Checkpoint, Record, Session
 from nestruct.training.run.state import Reason
 from nestruct.training.timing import Stopwatch
 
+_COUNTED = ("failed", "decoded", "solved", "looked_up")  # by every step's report
+
 
 @dataclass
 class Loop:
@@ -56,7 +58,7 @@ class Loop:
         """Trains to the end, to an early stop, or until asked to stop."""
         now, settings = self.session.now, self.settings
         self._watch = Stopwatch(now.seconds, self.session.device)
-        self._unread: dict[str, Any] = dict.fromkeys(("failed", "decoded", "solved"), 0)
+        self._unread: dict[str, Any] = dict.fromkeys(_COUNTED, 0)
         # A new run saves after its first step: where memory was short, that has changed the plan.
         self._saved_at = time.monotonic() if now.step else -math.inf
         self._restored = not self.session.begins  # and no step was made since
@@ -214,8 +216,8 @@ class Loop:
         return checkpoint
 
     def _costs(self) -> Record:
-        now = self.session.now
-        return {"evaluations": now.evaluations, "decoded": now.decoded, "solved": now.solved}
+        names = ("evaluations", "decoded", "solved", "looked_up")
+        return {name: getattr(self.session.now, name) for name in names}
 
     def _record(self, split: str, values: dict[str, float], **more: Any) -> None:
         record = {"step": self.session.now.step, "split": split, **more, **values}
@@ -243,11 +245,7 @@ class Loop:
 
 def _on_device(report: StepReport) -> dict[str, Any]:
     """What a step counted that may still be under way on the device."""
-    return {
-        "failed": report.num_failed,
-        "decoded": report.num_decoded,
-        "solved": report.num_solved,
-    }
+    return {name: getattr(report, f"num_{name}") for name in _COUNTED}
 
 
 def _plus(total: Any, more: Any) -> Any:

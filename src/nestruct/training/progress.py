@@ -9,8 +9,9 @@ import rich.console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from nestruct.training.run import Record
-from nestruct.wording import duration, number
+from nestruct.wording import duration, number, short_time
 
+_COUNTS = ("step", "solved", "looked_up")
 _SILENCE = 2.0  # seconds between plain lines
 
 
@@ -30,6 +31,7 @@ class Display:
         self.first_step, self.started = 0, time.monotonic()
         self.evaluation = ""
         self._spoke = self.started
+        self._before: list[Any] | None = None  # the last record's counts
         self._bar: Progress | None = None
         self._task = TaskID(0)
         self._handler = _Notes(self)
@@ -52,6 +54,7 @@ class Display:
     def begin(self, step: int) -> None:
         """Training starts now, at this step."""
         self.first_step, self.started = step, time.monotonic()
+        self._before = None if step else [0] * len(_COUNTS)
 
     def __exit__(self, *error: object) -> None:
         if self._bar is not None:
@@ -102,10 +105,23 @@ class Display:
             f"{timing['evaluations_per_second']:,.0f} evals/s",
         ]
         if timing["solver_share"] is not None:
-            parts.append(f"solver {timing['solver_share']:.0%}")
+            parts.append(f"solver {timing['solver_share']:.0%}{self._calls(record)}")
         if record["failed"]:
             parts.append(f"{record['failed']} members failed")
         return " | ".join([*parts, self.evaluation] if self.evaluation else parts)
+
+    def _calls(self, record: Record) -> str:
+        """Calls of the solver and seconds in it, of a step since the last record."""
+        counts = [record.get(name) for name in _COUNTS]
+        before, self._before = self._before, counts
+        if before is None or None in (*before, *counts):
+            return ""
+        steps, solved, known = (now - then for now, then in zip(counts, before, strict=True))
+        if not steps or not solved + known:
+            return ""
+        seconds = short_time(record["timing"]["solver_seconds_per_step"])
+        more = f", {known / steps:,.0f} looked up" if known else ""
+        return f" ({solved / steps:,.0f} calls, {seconds}{more} a step)"
 
 
 class Console(rich.console.Console):

@@ -29,6 +29,7 @@ class Stopwatch:
 
     def count(self, report: Any) -> None:
         """Adds a step's report to the current interval."""
+        self._steps += 1
         self._evaluations += int(report.num_evaluations)
         if report.solver_seconds is None:
             self._solver = None
@@ -42,12 +43,17 @@ class Stopwatch:
             "seconds": round(self.seconds, 3),
             "evaluations_per_second": round(self._evaluations / elapsed, 1),
             "solver_share": None if self._solver is None else round(self._solver / elapsed, 4),
+            "solver_seconds_per_step": None if self._solver is None else self._per_step(),
             "memory_bytes": self._memory(),
         }
         self._reset()
         return timing
 
+    def _per_step(self) -> float:
+        return round((self._solver or 0.0) / max(self._steps, 1), 6)
+
     def _reset(self) -> None:
+        self._steps = 0
         self._since = time.monotonic()
         self._evaluations = 0
         self._solver = 0.0

@@ -4,7 +4,12 @@ One file per algorithm, each with its CPU kernel (numba), its batched torch form
 and a plain twin that both are tested against. ``dispatch.solve`` is the one way in.
 """
 
-from nestruct.structures.solvers.clock import count_solved, num_solved, solver_seconds
+from nestruct.structures.solvers.clock import (
+    count_solved,
+    num_solved,
+    solver_counts,
+    solver_seconds,
+)
 from nestruct.structures.solvers.dispatch import SOLVERS, solve
 
-__all__ = ["SOLVERS", "count_solved", "num_solved", "solve", "solver_seconds"]
+__all__ = ["SOLVERS", "count_solved", "num_solved", "solve", "solver_counts", "solver_seconds"]

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 
 _seconds = 0.0
 _instances = 0
+_looked_up = 0
 
 
 def solver_seconds() -> float:
@@ -16,6 +17,17 @@ def solver_seconds() -> float:
 def num_solved() -> int:
     """Instances given to an argmax since the start of the process, or noted as such."""
     return _instances
+
+
+def solver_counts(since: tuple[int, int] = (0, 0)) -> tuple[int, int]:
+    """Instances solved, and instances whose solution was known, ``since`` it returned that."""
+    return _instances - since[0], _looked_up - since[1]
+
+
+def count_looked_up(instances: int) -> None:
+    """Notes that so many instances were looked up instead of being solved."""
+    global _looked_up
+    _looked_up += instances
 
 
 def count_solved(instances: int) -> None:

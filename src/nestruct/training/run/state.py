@@ -23,6 +23,7 @@ class Progress:
     evaluations: int = 0
     decoded: int | None = 0  # None where unknown
     solved: int | None = 0
+    looked_up: int | None = 0
     failed: int = 0
     seconds: float = 0.0
     initial: dict[str, float] | None = None
@@ -50,8 +51,8 @@ class Progress:
                 raise InputError(f"the entry {name!r} is not known")
             check_value(name, value, hints[name])
             _check_numbers(name, value, hints[name])
-        # What version 0.1 did not count is not known.
-        now = cls(**({"decoded": None, "solved": None} | loop))
+        # What earlier versions did not count is not known.
+        now = cls(**({"decoded": None, "solved": None, "looked_up": None} | loop))
         if now.reason == "interrupted":
             raise InputError("a run that was interrupted has not ended")
         if not 1 <= now.threads <= MOST_THREADS:
