@@ -46,6 +46,7 @@ TABLES: dict[str, tuple[Callable[..., str], tuple[str, ...]]] = {
     "table3-populations": (table3.population_table, ("table3",)),
     "table3-categories": (table3.used_table, ("table3",)),
     "table3-revival": (table3_revival.main_table, ("table3-revival", "table3")),
+    "table3-revival-rivals": (table3_revival.rivals_table, ("table3-revival", "table3")),
     "table3-revival-search": (table3_revival.search_table, ("table3-revival",)),
     "table3-snes": (table3.snes_table, ("table3",)),
     "table3-search": (table3.search_table, ("table3",)),

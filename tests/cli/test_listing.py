@@ -86,7 +86,7 @@ def test_installed_packages_are_listed_without_being_imported(folder, monkeypatc
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["estimators", "IMLE"], "did you mean 'NVIL'? `nestruct list estimators` shows all;"),
+        (["estimators", "NVLI"], "did you mean 'NVIL'? `nestruct list estimators` shows all;"),
         (["datasets", "zzz"], "there are: grammar, graph-layout, images, patterns, treebanks."),
         (["models", "os:system"], "The model 'os:system' is not a torch module"),
     ],
