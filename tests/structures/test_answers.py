@@ -42,7 +42,7 @@ def test_numbers_must_be_finite_in_the_dtype_of_the_scores(value):
 
 def test_nan_still_says_that_there_is_no_answer():
     box = BlackBox(lambda s: torch.where(s < -0.9, torch.nan, 7.0), 3, binary=False)
-    with pytest.raises(InputError, match="row 1 leaves no legal member"):
+    with pytest.raises(InputError, match="row 1 has no answer"):
         box.argmax(SCORES)
     with nestruct.nan_rows():
         assert box.argmax(SCORES).isnan().any(-1).tolist() == [False, True]

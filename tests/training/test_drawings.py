@@ -14,4 +14,9 @@ def test_the_shape_of_a_black_box_is_told():
     vae = nestruct.StructuredVAE(encoder, decoder, structure)
     header = Drawings(vae, torch.ones(2, 4)).header()
     assert header["structure"] == "BlackBox"
-    assert header["options"] == {"batched": True, "binary": True, "shape": [2, 3]}
+    assert header["options"] == {
+        "batched": True,
+        "binary": True,
+        "shape": [2, 3],
+        "workers": 0,
+    }

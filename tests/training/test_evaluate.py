@@ -109,3 +109,59 @@ def test_data_are_left_where_they_are_for_a_model_without_parameters():
     seen = []
     nestruct.evaluate(Where(), torch.ones(2, 3, device="meta"))
     assert seen == ["meta"]
+
+
+def solve_some(scores):
+    """No answer for what begins with a large score."""
+    z = (scores > 0).float()
+    return z * torch.nan if scores[0] > 1 else z
+
+
+class HalfSolved(nestruct.StructuredModel):
+    """Its scores are the batch, and so is what parts are worth."""
+
+    def __init__(self, solve):
+        super().__init__()
+        self.structure = nestruct.BlackBox(solve, shape=(3,), batched=False)
+
+    def encode(self, batch):
+        return batch
+
+    def decode(self, batch, z):
+        return (z * batch).sum(-1)
+
+
+def test_examples_without_an_answer_are_left_out_and_counted():
+    def metrics(model, batch, noise):  # no noise, so that it is known who has an answer
+        return {"loss": -model.decode(batch, model.infer(batch))}
+
+    x = torch.randn(50, 3, generator=torch.Generator().manual_seed(0))
+    answered = x[:, 0] <= 1
+    model = HalfSolved(solve_some)
+    found = nestruct.evaluate(model, x, batch_size=7, metrics=metrics)
+    alone = nestruct.evaluate(model, x[answered], metrics=metrics)
+    assert 0 < answered.sum() < 50
+    assert found["loss"] == pytest.approx(alone["loss"])
+    assert found["unanswered"] == pytest.approx(float((~answered).float().mean()))
+    assert "unanswered" not in alone
+    none = nestruct.evaluate(HalfSolved(lambda scores: scores * torch.nan), x, metrics=metrics)
+    assert none["unanswered"] == 1
+    assert none["loss"] != none["loss"]
+
+
+def test_a_loss_that_is_nan_for_another_reason_is_not_left_out():
+    def metrics(model, batch, noise):
+        return {"loss": batch.sum(-1).log()}
+
+    found = nestruct.evaluate(
+        HalfSolved(solve_some), torch.tensor([[-1.0] * 3, [1.0] * 3]), metrics=metrics
+    )
+    assert found["loss"] != found["loss"]
+
+
+def test_a_step_without_any_answer_says_whose_fault_it_is():
+    model = HalfSolved(lambda scores: scores * torch.nan)
+    model.scale = torch.nn.Parameter(torch.ones(3))
+    model.encode = lambda batch: batch * model.scale
+    with pytest.raises(nestruct.NestructError, match="The solver had no answer for"):
+        nestruct.StructureNES().backward(model, torch.randn(4, 3), seed=0)

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from nestruct.errors import NestructError
+from nestruct.structures.solvers import num_unanswered
 
 
 class Watch:
@@ -39,4 +40,10 @@ class Watch:
             return
         if self.usable == 0:
             self.usable = self.event = None
+            lost, owner = num_unanswered(), self.message.partition(":")[0]
+            if lost:
+                raise NestructError(
+                    f"{owner}: no loss of this step is finite. The solver had no answer for {lost} "
+                    "instances so far (NaN, a timeout or a crash): look there first."
+                )
             raise NestructError(self.message)

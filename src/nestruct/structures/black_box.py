@@ -18,7 +18,7 @@ from nestruct.structures.context import RESERVED, Context, check_mask
 from nestruct.structures.instances import Cutter, own_sizes, put_together
 from nestruct.structures.rows import (
     CRASHED,
-    NO_MEMBER,
+    NO_ANSWER,
     NOT_FINITE,
     OK,
     TIMED_OUT,
@@ -29,7 +29,7 @@ from nestruct.structures.rows import (
 from nestruct.structures.solution_cache import SolutionCache
 from nestruct.structures.solver_calls import SolverCalls, SolverError
 from nestruct.structures.solver_pool import Lost, is_local, unpicklable
-from nestruct.structures.solvers.clock import timed
+from nestruct.structures.solvers.clock import count_unanswered, timed
 
 _CODES = {Lost.TIMED_OUT: TIMED_OUT, Lost.CRASHED: CRASHED}
 _ONE = "; if it takes one instance at a time, say batched=False"
@@ -309,8 +309,9 @@ class _Call(torch.autograd.Function):
                 indices = [_index(places[row], lead) for row in (error.rows[0], error.rows[-1])]
                 raise error.sentence(repr(structure), indices, names) from error.__cause__
         unanswered = usable & z.reshape(len(rows), -1).isnan().any(-1)
+        count_unanswered(int(unanswered.sum()))
         if strict and may_raise(rows):
-            codes = torch.where(unanswered, NO_MEMBER, OK)
+            codes = torch.where(unanswered, NO_ANSWER, OK)
             for row, code in lost.items():
                 codes[places[row]] = code
             raise_bad_rows(codes.view(lead), f"{structure!r}.argmax")

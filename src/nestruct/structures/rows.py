@@ -15,12 +15,13 @@ from torch import Tensor
 
 from nestruct.errors import InputError
 
-OK, NOT_FINITE, NO_MEMBER, BAD_LENGTH, TIMED_OUT, CRASHED = 0, 1, 2, 3, 4, 5
+OK, NOT_FINITE, NO_MEMBER, BAD_LENGTH, TIMED_OUT, CRASHED, NO_ANSWER = range(7)
 REASONS = {
     NOT_FINITE: "holds NaN or +inf where it counts: check what produced it (-inf forbids a part)",
     NO_MEMBER: "leaves no legal member: allow more parts (-inf forbids a part)",
     BAD_LENGTH: "has a length that does not fit: it is the number of words, without the root",
     TIMED_OUT: "took longer than the timeout: allow more seconds, or an easier instance",
+    NO_ANSWER: "has no answer: the solver returned NaN for it",
     CRASHED: "crashed the solver's process twice: look for a fault of memory in the solver",
 }
 

@@ -17,8 +17,12 @@ from nestruct.models.hooks import HasLoss, HasMetrics
 from nestruct.noise import Noise, derive_seed, forked_generators
 from nestruct.processes import add_over_ranks, my_rank, world_size
 from nestruct.structures import nan_rows
+from nestruct.structures.solvers import num_unanswered
 
-RESERVED = ("step", "split", "best_step", "evaluations", "decoded", "solved", "looked_up", "timing")
+RESERVED = (
+    *("step", "split", "best_step", "evaluations", "decoded", "solved", "looked_up", "timing"),
+    "unanswered",
+)
 Metrics = Callable[[nn.Module, Any, Noise], dict[str, Any]]
 
 
@@ -36,13 +40,16 @@ def evaluate(
     A metric that is a pair of tensors is a share: the sum of the first over the sum of the second
     (words attached rightly, of all words), and NaN of nothing.
 
+    An example for which a `BlackBox` has no answer is left out of the means; ``unanswered``, which
+    is there only then, is the share of such examples.
+
     The same seed gives the same draws at every call and for every batch size, so two evaluations
     differ by what the model learnt in between and by nothing else.
 
     Args:
         model: Any module with ``loss(batch, noise)``.
         data: What `nestruct.fit` takes, but no function of the step; moved to the model's device.
-        seed: Decides the draws.
+        seed: Decides the draws; `nestruct.fit` evaluates with one of its own, made of the run's.
         batch_size: Examples at once.
         metrics: A function of (model, batch, noise) to use instead; one value per example each.
         share: Whether the processes of this run share the examples; then each of them must call it.
@@ -63,23 +70,32 @@ def evaluate(
         raise InputError("There is nothing to evaluate on: the data have no examples.")
     rank, world = (my_rank(), world_size()) if share else (0, 1)
     sums: list[dict[str, tuple[float, float]]] = []  # of each slice: values, and their weights
+    names: list[str] = []
     with as_in_use(model), forked_generators(device):
         for place, (rows, batch) in enumerate(slices(data, batch_size)):
             if place and place % world != rank:  # everyone sees the first, and its metrics' names
                 sums.append({})
                 continue
             torch.manual_seed(derive_seed(seed, place))  # for models that draw from torch's own
+            before = num_unanswered()
             values = measure(model, batch, Noise(seed=seed, example=rows))
-            _check(values, len(rows), sums[0] if sums else values)
-            sums.append({name: _sum(value) for name, value in values.items()})
+            _check(values, len(rows), names or values)
+            names = names or list(values)
+            there = _answered(values) if num_unanswered() > before else None
+            sums.append(
+                {name: _sum(value, there) for name, value in values.items()}
+                | {"unanswered": (0.0 if there is None else float((~there).sum()), len(rows))}
+            )
     table = torch.zeros(len(sums), len(sums[0]), 2, dtype=torch.float64)
     for place, found in enumerate(sums):
         if found and place % world == rank:
             table[place] = torch.tensor(list(found.values()), dtype=torch.float64)
     totals = add_over_ranks(table.to(device)).tolist() if world > 1 else table.tolist()
-    return {
-        name: _mean(column) for name, column in zip(sums[0], zip(*totals, strict=True), strict=True)
-    }
+    columns = zip(sums[0], zip(*totals, strict=True), strict=True)
+    means = {name: _mean(column) for name, column in columns}
+    if not means["unanswered"]:
+        del means["unanswered"]
+    return means
 
 
 def device_of_model(model: nn.Module) -> torch.device | None:
@@ -93,9 +109,17 @@ def dtype_of_model(model: nn.Module) -> torch.dtype:
     return next(kinds, torch.get_default_dtype())
 
 
-def _sum(value: Tensor | tuple[Tensor, Tensor]) -> tuple[float, float]:
-    """The sums of a metric and of its weights."""
+def _answered(values: dict[str, Any]) -> Tensor:
+    """Which examples have a number for every metric."""
+    parts = [v[0] if isinstance(v, tuple) else v for v in values.values()]
+    return torch.stack([~part.isnan() for part in parts]).all(0)
+
+
+def _sum(value: Tensor | tuple[Tensor, Tensor], there: Tensor | None) -> tuple[float, float]:
+    """The sums of a metric and of its weights, over some examples or over all."""
     part, weight = value if isinstance(value, tuple) else (value, torch.ones_like(value))
+    if there is not None:
+        part, weight = part[there], weight[there]
     return float(part.double().sum()), float(weight.double().sum())
 
 

@@ -185,7 +185,7 @@ class Loop:
         elif self.validation is not None:
             self.display.note(
                 f"No {self.settings.metric} on validation data was finite, so no parameters are "
-                "the best: look for NaN in these data."
+                "the best: look for NaN in these data, and for a solver without answers."
             )
         if self.test is not None:
             now.test = self.measure("test", self.test)

@@ -7,9 +7,18 @@ and a plain twin that both are tested against. ``dispatch.solve`` is the one way
 from nestruct.structures.solvers.clock import (
     count_solved,
     num_solved,
+    num_unanswered,
     solver_counts,
     solver_seconds,
 )
 from nestruct.structures.solvers.dispatch import SOLVERS, solve
 
-__all__ = ["SOLVERS", "count_solved", "num_solved", "solve", "solver_counts", "solver_seconds"]
+__all__ = [
+    "SOLVERS",
+    "count_solved",
+    "num_solved",
+    "num_unanswered",
+    "solve",
+    "solver_counts",
+    "solver_seconds",
+]

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 _seconds = 0.0
 _instances = 0
 _looked_up = 0
+_unanswered = 0
 
 
 def solver_seconds() -> float:
@@ -34,6 +35,17 @@ def count_solved(instances: int) -> None:
     """Notes that so many instances were solved."""
     global _instances
     _instances += instances
+
+
+def count_unanswered(instances: int) -> None:
+    """Notes that solvers of others had no answer for so many instances."""
+    global _unanswered
+    _unanswered += instances
+
+
+def num_unanswered() -> int:
+    """Instances without an answer since the start of the process: NaN, timed out, crashed."""
+    return _unanswered
 
 
 @contextmanager
