@@ -23,6 +23,7 @@ from nestruct.estimators.backpropagation import Backpropagation, Terms
 from nestruct.models import StructuredModel
 from nestruct.noise import Noise
 from nestruct.structures import Draws, Structure, nan_rows
+from nestruct.structures.solution_cache import estimating
 
 Slope = Callable[[Tensor], Tensor]  # from z to dL/dz, of the same shape
 Back = Callable[[Tensor], Tensor]  # from dL/dz to dL/dscores
@@ -191,7 +192,7 @@ def go_back(back: Back, slope: Tensor) -> Tensor:
     """
     if not slope.numel():
         return slope
-    with nan_rows(), without_autocast(slope.device):
+    with nan_rows(), estimating(), without_autocast(slope.device):
         found = back(slope)
     return torch.where(found.isnan(), 0.0, found) + 0 * slope  # 0 times infinity is NaN
 
