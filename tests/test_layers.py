@@ -375,3 +375,25 @@ SUBSETS, GRADIENT = nestruct.KSubset(4, 2), nestruct.IMLE()
 def test_mistakes_are_refused(mistake, message):
     with pytest.raises(InputError, match=message):
         mistake()
+
+
+def test_training_calls_may_be_served_by_stored_solutions_and_are_not_kept():
+    """As an estimator's step: `pool_share` holds there and back, and in training mode only."""
+    calls = []
+
+    def solve(scores):
+        calls.append(1)
+        return scores > 0
+
+    pooled, exact = (
+        nestruct.BlackBox(solve, 4, batched=False, pool_share=share) for share in (1.0, 0.0)
+    )
+    scores = torch.zeros(3, 4, requires_grad=True)
+    layer = SolverLayer(pooled, nestruct.IMLE())
+    layer(scores).sum().backward()
+    assert len(calls) == 3
+    assert pooled.counts["pooled"] == 3  # on the way back the context, none, has solutions
+    layer.eval()(scores)
+    assert len(calls) == 3 + 3
+    SolverLayer(exact, nestruct.IMLE())(scores).sum().backward()
+    assert len(exact._calls.cache) == 0

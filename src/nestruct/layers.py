@@ -23,6 +23,7 @@ from nestruct.estimators.solver_gradient import (
     without_autocast,
 )
 from nestruct.structures import Structure
+from nestruct.structures.solution_cache import estimating
 
 
 class SolverLayer(nn.Module):
@@ -112,7 +113,8 @@ class SolverLayer(nn.Module):
         with without_autocast(scores.device):
             if self.training:
                 solve = self.gradient.there_and_back
-                z, inner = solve(self.structure, wide, draws, **context)
+                with estimating():
+                    z, inner = solve(self.structure, wide, draws, **context)
             else:
                 z, inner = self.structure.argmax(wide, **context), torch.zeros_like
 

@@ -272,6 +272,8 @@ def test_functions_and_types_of_ones_own_are_left_alone():
     assert read_data(own) is own
     assert read_data(steps) is steps
     assert isinstance(read_data(DataLoader(Y)), Loader)
+    with pytest.raises(nestruct.InputError, match="Held-out examples are no function of the step"):
+        nestruct.evaluate(torch.nn.Linear(2, 1), steps)
 
 
 def test_what_is_no_data():

@@ -61,6 +61,27 @@ def test_what_is_decoded_and_solved(estimator, calls):
     assert int(report.num_solved) == calls * 3 * 4
 
 
+def test_what_has_no_answer_on_the_way_back_adds_nothing_and_is_counted():
+    """A solver that fails at scores moved far: the other examples have their gradient."""
+
+    def near(scores):
+        return torch.where((scores > 50).any(-1, keepdim=True), torch.nan, (scores > 0).double())
+
+    structure, weights = nestruct.BlackBox(near, 5), torch.tensor([10.0, -500.0, 20.0, 10.0])
+    model = toys.Costs(structure, lambda z: z.sum(-1) * weights, rows=4)
+    report = IMLE(strength=1.0).backward(model, model.batch, seed=0)
+    assert int(report.num_failed) == 1
+    found = model.scores.grad
+    assert not found[1].any()
+    assert found[[0, 2, 3]].any(-1).all()
+    torch.manual_seed(0)
+    leaf = model.scores.detach().clone().requires_grad_()
+    layer = nestruct.SolverLayer(structure, IMLE(strength=1.0))
+    (layer(leaf).sum(-1) * weights).sum().backward()
+    assert not leaf.grad[1].any()
+    assert leaf.grad[[0, 2, 3]].any(-1).all()
+
+
 @pytest.mark.parametrize(
     "cost", [lambda z: curved((z > 0.5).double()), lambda z: curved(z.detach())]
 )

@@ -215,3 +215,11 @@ def test_it_is_near_the_tuned_values_of_small_recipes():
 def test_it_is_near_the_tuned_values_of_table_3():
     words = ("table3-nes", "model.hidden_size=64", "estimator.population_size=90")
     check(*of_recipe(*words), Tuned(sigma=0.1, lr=1e-3))
+
+
+def test_a_compiled_model_is_seen_through():
+    model = random_costs(KSubset(4, 2))
+    estimator = StructureNES(num_samples=4)
+    assert suggest(torch.compile(model), estimator, model.batch) == suggest(
+        model, estimator, model.batch
+    )

@@ -117,14 +117,20 @@ def test_estimators_get_the_same_gradients(estimator, box):
     assert torch.equal(*gradients)
 
 
-def test_training_goes_on_without_what_takes_too_long(box):
+@pytest.mark.parametrize(
+    "estimator",
+    [nestruct.StructureNES(num_samples=2), nestruct.IMLE(num_samples=2)],
+    ids=lambda estimator: type(estimator).__name__,
+)
+def test_training_goes_on_without_what_takes_too_long(estimator, box):
     batch = {"x": draws(6), "shift": torch.zeros(6)}
     model, others = Shifted(box), Shifted(here())
-    estimator = nestruct.StructureNES(num_samples=2)
+    before = box.counts["timed_out"]
     estimator.backward(others, {k: v[:5] for k, v in batch.items()}, seed=0)
     batch["shift"][5] = HANG
     report = estimator.backward(model, batch, seed=0)
     assert int(report.num_failed) == 2
+    assert box.counts["timed_out"] == before + 2  # not asked again on the way back
     assert torch.equal(model.scores.weight.grad, others.scores.weight.grad)
 
 

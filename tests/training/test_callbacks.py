@@ -56,6 +56,12 @@ def test_one_may_stop_before_the_first_step_and_too_late():
     assert (result.reason, result.step) == ("finished", 12)
 
 
+@pytest.mark.parametrize("callbacks", [stop_at(1), [3], {"a": stop_at(1)}])
+def test_what_is_no_list_of_functions_is_refused(callbacks):
+    with pytest.raises(nestruct.InputError, match=r"callbacks must be a list of functions .*; got"):
+        train(callbacks=callbacks)
+
+
 def test_an_error_names_the_callback():
     with pytest.raises(CrashError) as caught:
         train(callbacks=[lambda event: None, crash_at(0)])

@@ -83,6 +83,8 @@ def test_two_of_one_name_and_what_is_none(tmp_path, monkeypatch):
     train(loggers=[kept, Kept(), CSVLogger("a.csv"), CSVLogger("b.csv")], max_steps=1)
     with pytest.raises(nestruct.InputError, match=r"has the methods log\(step, split, metrics\)"):
         train(loggers=[print])
+    with pytest.raises(nestruct.InputError, match=r"^loggers must be a list, like \[logger\]; got"):
+        train(loggers=kept)
 
 
 def test_tensorboard_gets_the_numbers(tmp_path):

@@ -5,6 +5,7 @@ order of a DataLoader is its own.
 """
 
 import dataclasses
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from typing import Any
 
@@ -68,6 +69,10 @@ def read_whole(
         return whole
     if isinstance(found, Rows):
         return found.to(place).whole()
+    if inspect.isroutine(found):
+        raise InputError(
+            "Held-out examples are no function of the step: give them all, or a DataLoader."
+        )
     return found if device is None or isinstance(found, HasTo) else to_device(found, device)
 
 

@@ -85,7 +85,8 @@ class IMLE(SolverGradient):
         def back(g: Tensor) -> Tensor:
             # The mean over samples has given each of them a share of g.
             g, step = self._move(structure, perturbed, g * self.num_samples, context)
-            moved = structure.argmax(perturbed - step * g, **context)
+            # NaN where z has no answer, which is not asked for twice.
+            moved = structure.argmax(perturbed - step * g + 0 * z, **context)
             return (z - moved) / (step * self.num_samples)
 
         return z, back

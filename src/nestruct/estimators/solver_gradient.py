@@ -23,6 +23,7 @@ from nestruct.estimators.backpropagation import Backpropagation, Terms
 from nestruct.models import StructuredModel
 from nestruct.noise import Noise
 from nestruct.structures import Draws, Structure, nan_rows
+from nestruct.structures.solution_cache import estimating
 
 Slope = Callable[[Tensor], Tensor]  # from z to dL/dz, of the same shape
 Back = Callable[[Tensor], Tensor]  # from dL/dz to dL/dscores
@@ -122,16 +123,25 @@ class SolverGradient(Backpropagation):
         """
         context, scores = model.context(batch), model.encode(batch)
         weight = _Weight()
-        z = self.solve(model.structure, weight.multiply(scores), noise, **context)
+        structure, lost = model.structure, scores.new_zeros(())
+        z, inner = self.there_and_back(structure, scores.detach(), noise, **context)
+        failed = z.isnan().flatten(z.dim() - structure.part_axes).any(-1)
+
+        def back(g: Tensor) -> Tensor:
+            found = inner(g)
+            unknown = (found.isnan() & g.isfinite()).flatten(g.dim() - structure.part_axes).any(-1)
+            lost.add_((unknown & ~failed).sum())
+            return found
+
+        z = with_gradient(z, weight.multiply(scores), back)
         z = z[None] if z.dim() == scores.dim() else z
-        failed = z.detach().isnan()
-        z = weight.divide(torch.where(failed, 0.0, z))
+        z = weight.divide(torch.where(z.isnan(), 0.0, z))
         losses = model.loss_at(batch, scores, z)
         self._check_derivative(model, losses, z)
-        losses = torch.where(failed.flatten(2).any(-1), torch.nan, losses)
+        losses = torch.where(failed.view(losses.shape), torch.nan, losses)
         instances = z.shape[: z.dim() - model.structure.part_axes].numel()
         later = self.calls_on_the_way_back * instances if z.requires_grad else 0
-        return Terms(weight.note(losses), losses.isfinite().all(0), solved_later=later)
+        return Terms(weight.note(losses), losses.isfinite().all(0), solved_later=later, lost=lost)
 
     def _check_derivative(self, model: StructuredModel, losses: Tensor, z: Tensor) -> None:
         """Raises, in the first step with a model, if its losses are no function of z for torch."""
@@ -176,12 +186,15 @@ def with_gradient(z: Tensor, scores: Tensor, back: Back) -> Tensor:
 
 @torch.no_grad()
 def go_back(back: Back, slope: Tensor) -> Tensor:
-    """What ``back`` says. NaN where dL/dz is not finite, so that a scaler of losses sees it."""
+    """What ``back`` says, 0 where the solver has no answer on the way back.
+
+    NaN where dL/dz is not finite, so that a scaler of losses sees it.
+    """
     if not slope.numel():
         return slope
-    # A row that the solver has no answer for gets NaN: an error here would name the wrong one.
-    with nan_rows(), without_autocast(slope.device):
-        return torch.add(back(slope), slope, alpha=0)  # 0 times infinity is NaN
+    with nan_rows(), estimating(), without_autocast(slope.device):
+        found = back(slope)
+    return torch.where(found.isnan(), 0.0, found) + 0 * slope  # 0 times infinity is NaN
 
 
 def without_autocast(device: torch.device) -> AbstractContextManager[Any]:

@@ -31,6 +31,7 @@ from nestruct.estimators.base import Estimator, options_of
 from nestruct.estimators.nes import NES
 from nestruct.estimators.score_nes import ScoreNES
 from nestruct.models import StructuredModel
+from nestruct.models.compiled import unwrap
 from nestruct.noise import Noise, derive_seed, forked_generators
 from nestruct.population import Layout, Population, evaluate_members
 from nestruct.population.directions import fill_directions
@@ -106,7 +107,7 @@ def suggest(model: nn.Module, estimator: Estimator, batch: Any, *, seed: int = 0
         >>> 0.05 < found.sigma < 0.5, 0.003 < found.lr < 0.1
         (True, True)
     """
-    examples = batch_size(batch)
+    model, examples = unwrap(model), batch_size(batch)
     if examples == 0:
         raise InputError("suggest: the batch has no examples; give it at least one.")
     layout = Layout(model, estimator.perturb)

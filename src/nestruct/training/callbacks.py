@@ -5,6 +5,7 @@ from typing import Any
 
 from torch import nn
 
+from nestruct.errors import InputError
 from nestruct.training.run import Record
 
 
@@ -42,6 +43,15 @@ class Event(dict[str, Any]):
 
 
 Callback = Callable[[Event], Any]
+
+
+def check_callbacks(callbacks: Any) -> None:
+    """Raises unless it is a list of functions."""
+    if not isinstance(callbacks, Sequence) or not all(map(callable, callbacks)):
+        raise InputError(
+            f"callbacks must be a list of functions of an event, like [callback]; got "
+            f"{callbacks!r}."
+        )
 
 
 def call(callbacks: Sequence[Callback], event: Event) -> None:

@@ -34,7 +34,7 @@ from nestruct.models.compiled import load_state, unwrap
 from nestruct.models.hooks import HasBegin
 from nestruct.noise import Purpose, derive_seed, forked_generators
 from nestruct.processes import my_rank, share_model
-from nestruct.training.callbacks import Callback
+from nestruct.training.callbacks import Callback, check_callbacks
 from nestruct.training.drawings import Drawings
 from nestruct.training.evaluate import (
     Metrics,
@@ -192,6 +192,7 @@ def fit(
     model = unwrap(model)
     device, dtype = device_of_model(model) or torch.device("cpu"), dtype_of_model(model)
     check_loggers(loggers)
+    check_callbacks(callbacks)
     loggers = loggers if my_rank() == 0 else ()
     session = Session(run, resume=resume, device=device)
     settings = Training.from_options(keep_intervals(session.read_config(), options))

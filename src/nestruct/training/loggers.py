@@ -157,6 +157,8 @@ class WandB:
 def check_loggers(loggers: Sequence[Any]) -> None:
     """Raises where something is no logger, or two have one name."""
     names: list[str] = []
+    if not isinstance(loggers, Sequence):
+        raise InputError(f"loggers must be a list, like [logger]; got {loggers!r}.")
     for logger in loggers:
         if not isinstance(logger, Logger):
             raise InputError(
