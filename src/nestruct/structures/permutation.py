@@ -9,10 +9,11 @@ from torch import Tensor
 
 from nestruct.checks import check_count
 from nestruct.structures.base import SizedStructure, check_enumerable
+from nestruct.structures.k_best import KBestStructure
 from nestruct.structures.solvers import solve
 
 
-class Permutation(SizedStructure):
+class Permutation(SizedStructure, KBestStructure):
     """A permutation of ``size`` items; ``scores [..., n, n]``, row i takes column j.
 
     Its Gibbs law is not tractable (the partition function is a permanent).
@@ -25,6 +26,8 @@ class Permutation(SizedStructure):
     """
 
     counts_solved = True
+    one_along = (-1,)
+    nested = False
 
     def __init__(self, size: int) -> None:
         self.size = check_count("Permutation", "size", size, 1)
