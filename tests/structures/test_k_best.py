@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from cases import CASES, Case, total_of, totals
+from cases import KBEST_CASES, Case, total_of, totals
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -15,7 +15,7 @@ from nestruct.structures import kbest, max_marginals
 SCORE = st.one_of(
     st.sampled_from([-2.0, 0.0, 0.0, 1.0, 1.5, -torch.inf]), st.floats(-100, 100, width=32)
 )
-each_case = pytest.mark.parametrize("case", CASES, ids=repr)
+each_case = pytest.mark.parametrize("case", KBEST_CASES, ids=repr)
 
 
 def check(case: Case, scores: torch.Tensor, members: torch.Tensor, z, values) -> None:
@@ -171,5 +171,7 @@ def test_mistakes_are_refused_in_a_sentence():
     counts = nestruct.BlackBox(lambda scores: 2 * (scores > 0), shape=3, binary=False)
     with pytest.raises(InputError, match="members must be 0 and 1"):
         kbest(counts, torch.zeros(3), 1)
+    with pytest.raises(InputError, match="no part can be forced"):
+        kbest(nestruct.GridPath(2, 2, moves="four"), torch.zeros(2, 2), 1)
     with pytest.raises(InputError, match=r"BlackBox has no kbest: .*nestruct\.structures\.kbest"):
         nestruct.BlackBox(lambda scores: scores > 0, shape=3).kbest  # noqa: B018

@@ -19,6 +19,7 @@ from nestruct.structures.black_box import BlackBox
 from nestruct.structures.categorical import Categorical
 from nestruct.structures.draws import Draws
 from nestruct.structures.edge_swap import swap_edges
+from nestruct.structures.grid_path import GridPath
 from nestruct.structures.k_best import KBestStructure, kbest, max_marginals
 from nestruct.structures.k_subset import KSubset
 from nestruct.structures.non_projective_tree import NonProjectiveTree
@@ -37,6 +38,7 @@ __all__ = [
     "Enumerable",
     "Gibbs",
     "GibbsStructure",
+    "GridPath",
     "KBest",
     "KBestStructure",
     "KSubset",

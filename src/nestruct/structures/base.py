@@ -53,6 +53,8 @@ class Structure(ABC):
     """
     nested: bool = True
     """Whether one member's parts may all be in another; False makes `kbest` faster."""
+    forced_by_scores: bool = True
+    """Whether a part with a large enough score is in the best member, if any member has it."""
 
     @abstractmethod
     def argmax(self, scores: Tensor, **context: Tensor) -> Tensor:

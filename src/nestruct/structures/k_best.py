@@ -106,6 +106,11 @@ class _Subproblems:
         check_floating(owner, scores)
         if not structure.binary:
             raise InputError(f"{owner}: members must be 0 and 1; {structure!r} has other numbers.")
+        if not structure.forced_by_scores:
+            raise InputError(
+                f"{owner}: a positive score counts as 0 here, so no part can be forced into a "
+                "member, and only the best one can be found."
+            )
         self.structure, self.axes = structure, structure.part_axes
         self.parts = tuple(range(-self.axes, 0))
         given = {name: value for name, value in context.items() if value is not None}

@@ -15,11 +15,12 @@ from torch import Tensor
 
 from nestruct.errors import InputError
 
-OK, NOT_FINITE, NO_MEMBER, BAD_LENGTH = 0, 1, 2, 3
+OK, NOT_FINITE, NO_MEMBER, BAD_LENGTH, BAD_ENDS = 0, 1, 2, 3, 4
 REASONS = {
     NOT_FINITE: "holds NaN or +inf where it counts: check what produced it (-inf forbids a part)",
     NO_MEMBER: "leaves no legal member: allow more parts (-inf forbids a part)",
     BAD_LENGTH: "has a length that does not fit: it is the number of words, without the root",
+    BAD_ENDS: "has a start or goal that is no cell: cells are numbered row by row, from 0",
 }
 
 _strict: ContextVar[bool] = ContextVar("nestruct_strict_rows", default=True)
