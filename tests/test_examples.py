@@ -16,6 +16,7 @@ EXAMPLES = {path.stem: path for path in (Path(__file__).parent.parent / "example
 BARS = {
     "feature_selection": 0.9,  # StructureNES 0.98
     "fit_loader": 0.85,  # 0.90
+    "grid_paths": 0.85,  # 0.97
     "knapsack": 0.85,  # 0.96
     "lstm": 0.85,  # 1.00
     "own_loop": 0.85,  # 0.94
