@@ -32,6 +32,7 @@ def shortest_path_kernel(rows, ends, code, z, codes):
 def _kernel(rows, ends, sources, parts, edges, z, codes):
     cells, ways = sources.shape
     distance = np.empty(cells, rows.dtype)
+    cost = np.empty(rows.shape[1], rows.dtype)
     moves = np.empty(cells, np.int64)
     queue = np.empty(cells, np.int64)
     heap = np.empty(cells * ways + 1, np.int64)
@@ -46,29 +47,25 @@ def _kernel(rows, ends, sources, parts, edges, z, codes):
         for part in range(scores.shape[0]):
             if not scores[part] < np.inf:
                 code = NOT_FINITE
+            cost[part] = -min(scores[part], scores.dtype.type(0))
         start, goal = ends[row] // cells, ends[row] % cells
         if code == OK and not edges and scores[start] == -np.inf:
             code = NO_MEMBER
         if code == OK:
-            _search(scores, start, goal, sources, parts, edges, distance, heap, keys)
+            _search(cost, start, goal, sources, parts, edges, distance, heap, keys)
             if distance[goal] == np.inf:
                 code = NO_MEMBER
         codes[row] = code
         if code == OK:
-            _trace(scores, start, goal, sources, parts, edges, distance, moves, queue, path)
+            _trace(cost, start, goal, sources, parts, edges, distance, moves, queue, path)
 
 
 @jit
-def _cost(score):
-    return -score if score < 0 else score - score
-
-
-@jit
-def _search(scores, start, goal, sources, parts, edges, distance, heap, keys):
+def _search(cost, start, goal, sources, parts, edges, distance, heap, keys):
     """Distances from the start, right for all cells that are no further than the goal."""
     cells, ways = sources.shape
     distance[:] = np.inf
-    distance[start] = 0 if edges else _cost(scores[start])
+    distance[start] = 0 if edges else cost[start]
     heap[0], keys[0], size = start, distance[start], 1
     while size:
         cell, key = heap[0], keys[0]
@@ -94,7 +91,7 @@ def _search(scores, start, goal, sources, parts, edges, distance, heap, keys):
             if target == cells:
                 continue
             part = parts[cell, way] if edges else target
-            reached = key + _cost(scores[part])
+            reached = key + cost[part]
             if reached < distance[target]:
                 distance[target] = reached
                 place = size
@@ -107,7 +104,7 @@ def _search(scores, start, goal, sources, parts, edges, distance, heap, keys):
 
 
 @jit
-def _trace(scores, start, goal, sources, parts, edges, distance, moves, queue, path):
+def _trace(cost, start, goal, sources, parts, edges, distance, moves, queue, path):
     """Marks the best path: breadth first over moves that best paths can have, then back."""
     cells, ways = sources.shape
     moves[:] = -1
@@ -121,7 +118,7 @@ def _trace(scores, start, goal, sources, parts, edges, distance, moves, queue, p
             if target == cells or moves[target] >= 0:
                 continue
             part = parts[cell, way] if edges else target
-            if distance[cell] + _cost(scores[part]) == distance[target]:
+            if distance[cell] + cost[part] == distance[target]:
                 moves[target] = moves[cell] + 1
                 queue[tail] = target
                 tail += 1
@@ -131,7 +128,7 @@ def _trace(scores, start, goal, sources, parts, edges, distance, moves, queue, p
             source, part = sources[cell, way], parts[cell, way]
             if source == cells or moves[source] != moves[cell] - 1:
                 continue
-            if distance[source] + _cost(scores[part]) == distance[cell]:
+            if distance[source] + cost[part] == distance[cell]:
                 path[part] = 1
                 cell = source
                 break
