@@ -32,6 +32,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
 from importlib import import_module
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,8 +42,10 @@ import torch
 from torch import Tensor
 
 import nestruct
+from nestruct.structures.solvers.monotone_path import edge_ends
 
 MAX_SCORES = 1 << 26  # in one batch: 256 MB
+PATH_PEERS = ("scipy", "networkx")
 CHECKED = 8  # instances whose total scores are compared
 SHIFT = 100.0  # more than any score: makes scipy's weights positive, a second root arc too dear
 PACKAGES = "nestruct torch numba numpy scipy networkx rustworkx supar"
@@ -79,11 +82,19 @@ def problems() -> list[Problem]:
     # topk is no peer but a floor: it does not write the 0/1 answer.
     subset = [ours(lambda n: nestruct.KSubset(*edges(n), fifth(n))), Solver("topk", topk(fifth))]
     categorical = [ours(nestruct.Categorical), Solver("topk", topk(lambda n: 1))]
+    paths = {moves: [ours(grid(moves), negative)] for moves in ("monotone", "eight")}
+    for moves, solvers in paths.items():
+        solvers += [Solver(name, partial(grid_paths, name, moves), 50) for name in PATH_PEERS]
+    best = [Solver("ours", ten_best_paths, seconds=1.0)]
+    best += [Solver("networkx", partial(grid_paths, "ten best", "monotone"), 25)]
     return [
         Problem("spanning tree", edges, spanning, {10: 1}),
         *dependency_trees(single_root=True),
         *dependency_trees(single_root=False),
         Problem("assignment", lambda n: (n, n), assignment, {25: "scipy"}),
+        Problem("monotone path", lambda n: (2 * n * (n - 1),), paths["monotone"], {}),
+        Problem("path of 8 moves", lambda n: (2 * (n - 1) * (2 * n - 1),), paths["eight"], {}),
+        Problem("ten best monotone paths", lambda n: (2 * n * (n - 1),), best, {}),
         Problem("k-subset, n/5 of n(n-1)/2", edges, subset, {}),
         Problem("categorical", lambda n: (n,), categorical, {}),
     ]
@@ -103,9 +114,16 @@ def dependency_trees(single_root: bool) -> list[Problem]:
     ]
 
 
-def ours(structure_of: Callable[[int], Any]) -> Solver:
+def negative(scores: Tensor) -> Tensor:
+    """Costs of paths: what shortest-path algorithms can take."""
+    return -scores.abs()
+
+
+def ours(
+    structure_of: Callable[[int], Any], of: Callable[[Tensor], Tensor] = Tensor.clone
+) -> Solver:
     def prepare(scores: Tensor, n: int) -> Task:
-        structure = structure_of(n)
+        structure, scores = structure_of(n), of(scores)
 
         def totals(z: Tensor) -> Tensor:
             if not structure.contains(z[:CHECKED]).all():
@@ -180,6 +198,36 @@ def networkx_arborescence(single_root: bool, scores: Tensor, n: int) -> Task:
 def scipy_assignment(scores: Tensor, n: int) -> Task:
     solve = partial(import_module("scipy.optimize").linear_sum_assignment, maximize=True)
     return looped(scores, lambda row: row, solve, lambda row, answer: row[answer].sum())
+
+
+def grid(moves: Any) -> Callable[[int], Any]:
+    return lambda n: nestruct.GridPath(n, n, moves=moves, scores="edges")
+
+
+def grid_paths(name: str, moves: str, scores: Tensor, n: int) -> Task:
+    csgraph, networkx = import_module("scipy.sparse.csgraph"), import_module("networkx")
+    first, last = (end.tolist() for end in edge_ends(grid(moves)(n).grid))
+    directed, goal = moves == "monotone", n * n - 1
+
+    def ready(row: np.ndarray) -> Any:
+        graph = networkx.DiGraph() if directed else networkx.Graph()
+        graph.add_weighted_edges_from(zip(first, last, np.abs(row).tolist(), strict=True))
+        return networkx.to_scipy_sparse_array(graph, range(n * n)) if name == "scipy" else graph
+
+    def solve(graph: Any) -> float:
+        if name == "scipy":
+            return csgraph.dijkstra(graph, indices=0)[-1]
+        if name == "networkx":
+            return networkx.dijkstra_path_length(graph, 0, goal)
+        found = islice(networkx.shortest_simple_paths(graph, 0, goal, "weight"), 10)
+        return sum(networkx.path_weight(graph, path, "weight") for path in found)
+
+    return looped(scores, ready, solve, lambda _, length: -length)
+
+
+def ten_best_paths(scores: Tensor, n: int) -> Task:
+    structure, costs = grid("monotone")(n), negative(scores)
+    return lambda: structure.kbest(costs, 10), lambda found: found[1][:, :CHECKED].sum(0)
 
 
 def supar(single_root: bool, projective: bool, scores: Tensor, n: int) -> Task:

@@ -7,7 +7,7 @@ import scipy.stats
 import torch
 from torch import Tensor
 
-from nestruct.structures.base import Enumerable, Gibbs, Samplable, Structure
+from nestruct.structures.base import Enumerable, Gibbs, KBest, Samplable, Structure
 from nestruct.structures.dependency_tree import DependencyTree
 from nestruct.structures.registry import STRUCTURES
 
@@ -31,6 +31,10 @@ class Case(NamedTuple):
     @property
     def num_parts(self) -> int:
         return torch.Size(self.shape).numel()
+
+    def counted(self, scores: Tensor) -> Tensor:
+        """Scores as the solver counts them: those of paths with four or eight moves are costs."""
+        return scores if self.structure.forced_by_scores else scores.clamp(max=0)
 
     def members(self, length: int | None = None) -> Tensor:
         """All members, float64; those of a shorter sentence padded to this case's size."""
@@ -61,6 +65,7 @@ def _small_cases() -> list[Case]:
 
 CASES = _small_cases()
 GIBBS_CASES = [case for case in CASES if isinstance(case.structure, Gibbs)]
+KBEST_CASES = [case for case in CASES if isinstance(case.structure, KBest)]
 SAMPLE_CASES = [case for case in CASES if isinstance(case.structure, Samplable)]
 TREE_CASES = [case for case in CASES if case.is_tree]
 assert all(isinstance(case.structure, Enumerable) for case in CASES)

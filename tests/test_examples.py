@@ -26,6 +26,7 @@ BARS = {
     "cp_sat_schedule": 0.94,  # 0.98
     "feature_selection": 0.9,  # StructureNES 0.98
     "fit_loader": 0.85,  # 0.90
+    "grid_paths": 0.85,  # 0.97
     "knapsack": 0.85,  # 0.96
     "lstm": 0.85,  # 1.00
     "milp_warehouses": 0.9,  # 0.94

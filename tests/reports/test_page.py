@@ -626,6 +626,7 @@ OTHERS: dict[str, tuple[dict[str, Any], list[Any] | None, list[Any], str]] = {
     "KSubset": ({"num_items": 6, "k": 2}, [[[0], [5]]], [[[0], [5]]], "2 of 2 items"),
     "Categorical": ({"num_classes": 4}, [[[1]]], [[[2]]], "0 of 1 class<"),
     "Permutation": ({"size": 2}, [[[0, 1], [1, 0]]], [[[0, 1], [1, 0]]], "2 of 2 places"),
+    "MonotonePath": ({"shape": [1, 2]}, [[[0, 0], [0, 1]]], [[[0, 0], [0, 1]]], "2 of 2 cells"),
     "SpanningTree": ({"num_nodes": 3}, None, [[[0], [2]]], 'class="part plain" data-part="2"'),
 }
 

@@ -18,6 +18,8 @@ CAPTURABLE = {
     "projective tree, many roots": (nestruct.ProjectiveTree(False), (64, 13, 13)),
     "non-projective tree": (nestruct.NonProjectiveTree(), (64, 13, 13)),
     "non-projective tree, many roots": (nestruct.NonProjectiveTree(False), (64, 13, 13)),
+    "monotone path": (nestruct.GridPath(6, 7), (64, 6, 7)),
+    "path of eight moves": (nestruct.GridPath(4, 5, moves="eight", scores="edges"), (64, 55)),
     "black box": (nestruct.BlackBox(lambda s: s > 0, (7,)), (64, 7)),
 }
 

@@ -13,6 +13,9 @@ CASES = [
     (nestruct.Categorical(5), (5,), None),
     (nestruct.KSubset(4, 2), (4,), None),
     (nestruct.SpanningTree(4), (6,), None),
+    (nestruct.GridPath(3, 3), (3, 3), None),
+    (nestruct.ProjectiveTree(), (4, 4), 3),
+    (nestruct.ProjectiveTree(single_root=False), (4, 4), 3),
     (nestruct.NonProjectiveTree(), (4, 4), 3),
     (nestruct.NonProjectiveTree(single_root=False), (4, 4), 3),
 ]

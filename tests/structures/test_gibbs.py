@@ -239,8 +239,8 @@ def test_samples_follow_the_gibbs_law(case, dtype, setting):
     assert chi_square(count_members(case.members(), draws), chances) > 1e-3
 
 
-def test_sampling_respects_lengths():
-    structure = nestruct.NonProjectiveTree()
+@pytest.mark.parametrize("structure", DEPENDENCY_TREES, ids=repr)
+def test_sampling_respects_lengths(structure):
     case = Case(structure, 4)
     scores = gaussian(case)
     scores[3:], scores[:, 3:] = torch.nan, torch.nan
@@ -253,9 +253,8 @@ def test_sampling_respects_lengths():
     assert chi_square(count_members(case.members(2), draws), chances) > 1e-3
 
 
-@pytest.mark.parametrize("single_root", [True, False])
-def test_a_sentence_of_no_words_has_one_sample(single_root):
-    structure = nestruct.NonProjectiveTree(single_root)
+@pytest.mark.parametrize("structure", DEPENDENCY_TREES, ids=repr)
+def test_a_sentence_of_no_words_has_one_sample(structure):
     for scores in (torch.zeros(2, 1, 1), torch.full((1, 1), torch.nan)):
         draws = structure.sample(scores, torch.Generator())
         assert torch.equal(draws, torch.zeros_like(scores))
@@ -287,9 +286,13 @@ def test_samples_come_at_any_score_scale():
     assert ((structure.argmax(scores) - z) * scores).sum(-1).max() < 30
 
 
-def test_sampling_inside_vmap():
-    structure = nestruct.SpanningTree(4)
-    scores = torch.randn(3, 5, 6, generator=torch.Generator().manual_seed(0))
+SAMPLED = [*DEPENDENCY_TREES, nestruct.SpanningTree(4), nestruct.GridPath(2, 3, scores="edges")]
+
+
+@pytest.mark.parametrize("structure", SAMPLED, ids=repr)
+def test_sampling_inside_vmap(structure):
+    shape = getattr(structure, "part_shape", (4, 4))
+    scores = torch.randn(3, 5, *shape, generator=torch.Generator().manual_seed(0))
     generator = torch.Generator().manual_seed(1)
     draw = torch.func.vmap(lambda s: structure.sample(s, generator), randomness="different")
     assert structure.contains(draw(scores)).all()

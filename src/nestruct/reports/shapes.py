@@ -222,6 +222,8 @@ SHAPES = {
     "KSubset": Shape(draw_cells, "item", "subset"),
     "Categorical": Shape(draw_cells, "class", "category"),
     "Permutation": Shape(draw_cells, "place", "permutation", stacked=False),
+    "GridPath": Shape(draw_cells, "cell", "path", stacked=False),
+    "MonotonePath": Shape(draw_cells, "cell", "path", stacked=False),
 }
 
 

@@ -9,6 +9,7 @@ from nestruct.structures.base import (
     Enumerable,
     Gibbs,
     GibbsStructure,
+    KBest,
     Relaxable,
     Samplable,
     SizedStructure,
@@ -18,6 +19,8 @@ from nestruct.structures.black_box import BlackBox
 from nestruct.structures.categorical import Categorical
 from nestruct.structures.draws import Draws
 from nestruct.structures.edge_swap import swap_edges
+from nestruct.structures.grid_path import GridPath
+from nestruct.structures.k_best import KBestStructure, kbest, max_marginals
 from nestruct.structures.k_subset import KSubset
 from nestruct.structures.non_projective_tree import NonProjectiveTree
 from nestruct.structures.permutation import Permutation
@@ -35,6 +38,9 @@ __all__ = [
     "Enumerable",
     "Gibbs",
     "GibbsStructure",
+    "GridPath",
+    "KBest",
+    "KBestStructure",
     "KSubset",
     "NonProjectiveTree",
     "Permutation",
@@ -44,6 +50,8 @@ __all__ = [
     "SizedStructure",
     "SpanningTree",
     "Structure",
+    "kbest",
+    "max_marginals",
     "nan_rows",
     "perturb_and_map_law",
     "sparse_map",

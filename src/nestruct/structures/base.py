@@ -31,6 +31,7 @@ _NOT_EVERYWHERE = {
     *("log_count", "enumerate", "contains", "log_partition", "marginals", "entropy"),
     *("sample", "relax"),
 }
+_BY_ARGMAX = ("kbest", "max_marginals")
 
 
 class Structure(ABC):
@@ -50,6 +51,15 @@ class Structure(ABC):
     """Those of them that must be given."""
     binary: bool = True
     """Whether members are 0 and 1 only; else any finite numbers, such as counts."""
+    one_along: tuple[int, ...] = ()
+    """Axes of scores along which every member has exactly one part that counts, if there are any.
+
+    Where nothing counts along them, there is none.
+    """
+    nested: bool = True
+    """Whether one member's parts may all be in another; False makes `kbest` faster."""
+    forced_by_scores: bool = True
+    """Whether a part with a large enough score is in the best member, if any member has it."""
 
     @abstractmethod
     def argmax(self, scores: Tensor, **context: Tensor) -> Tensor:
@@ -87,6 +97,10 @@ class Structure(ABC):
                 raise MissingError(
                     f"{kind} has no {name}: of this space it cannot be computed, or it is not "
                     "known how; use what asks for argmax alone, such as NES."
+                )
+            if name in _BY_ARGMAX:
+                raise MissingError(
+                    f"{kind} has no {name}: nestruct.structures.{name} gives it by calls of argmax."
                 )
             raise AttributeError(f"{kind!r} object has no attribute {name!r}")
 
@@ -154,6 +168,29 @@ class Relaxable(Protocol):
         self, perturbed_scores: Tensor, temperature: float | Tensor, **context: Tensor
     ) -> Tensor:
         """A differentiable stand-in for ``argmax(perturbed_scores)``, of the same shape."""
+        ...
+
+
+@runtime_checkable
+class KBest(Protocol):
+    """A space whose best members can be listed in order, however large it is."""
+
+    def kbest(self, scores: Tensor, k: int, **context: Tensor) -> tuple[Tensor, Tensor]:
+        """The k best members of each row, best first.
+
+        Args:
+            scores: Any leading axes, then the parts of one instance.
+            k: How many members.
+            **context: What else is known of each example.
+
+        Returns:
+            Members ``[k, *scores.shape]`` and their totals ``[k, *leading axes]``. Where there are
+            fewer than k members, the others are zeros with a total of -inf.
+        """
+        ...
+
+    def max_marginals(self, scores: Tensor, **context: Tensor) -> Tensor:
+        """The best total of a member with each part, shaped as ``scores``; -inf where none is."""
         ...
 
 

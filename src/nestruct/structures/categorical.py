@@ -11,11 +11,12 @@ from nestruct.noise import Noise
 from nestruct.structures import rows
 from nestruct.structures.base import GibbsStructure, SizedStructure
 from nestruct.structures.draws import Draws
+from nestruct.structures.k_best import KBestStructure
 from nestruct.structures.relaxations.log_domain import FORBIDDEN
 from nestruct.structures.solvers import solve
 
 
-class Categorical(SizedStructure, GibbsStructure):
+class Categorical(SizedStructure, GibbsStructure, KBestStructure):
     """One of ``num_classes`` classes, one-hot; ``scores [..., num_classes]`` are logits.
 
     Perturb-and-MAP with Gumbel noise is exactly its Gibbs law (the paper's appendix C); for larger
@@ -29,6 +30,8 @@ class Categorical(SizedStructure, GibbsStructure):
 
     counts_solved = True
     equal_sizes = True
+    one_along = (-1,)
+    nested = False
     rank = 1
 
     def __init__(self, num_classes: int) -> None:

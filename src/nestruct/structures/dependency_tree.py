@@ -18,6 +18,7 @@ from nestruct.structures.base import (
     members_as_floats,
 )
 from nestruct.structures.context import Context, check_context
+from nestruct.structures.k_best import KBestStructure
 from nestruct.structures.relaxations.log_domain import FORBIDDEN
 from nestruct.structures.solvers import solve
 
@@ -25,7 +26,7 @@ _MAX_LISTED_WORDS = 8  # listing filters all n^n head sequences
 _CANDIDATES_AT_ONCE = 1 << 20
 
 
-class DependencyTree(GibbsStructure):
+class DependencyTree(GibbsStructure, KBestStructure):
     """Trees over n words below an artificial root, node 0.
 
     ``scores [..., n+1, n+1]`` are arcs, heads x dependents.
@@ -36,6 +37,8 @@ class DependencyTree(GibbsStructure):
 
     counts_solved = True
     equal_sizes = True
+    one_along = (-2,)  # heads: every word has one
+    nested = False
     part_axes = 2
     context_names = ("lengths",)
     _solver: str

@@ -11,11 +11,12 @@ from nestruct.checks import check_count
 from nestruct.noise import Noise
 from nestruct.structures.base import GibbsStructure, SizedStructure, check_enumerable
 from nestruct.structures.draws import Draws
+from nestruct.structures.k_best import KBestStructure
 from nestruct.structures.relaxations import elementary_symmetric
 from nestruct.structures.solvers import solve
 
 
-class KSubset(SizedStructure, GibbsStructure):
+class KSubset(SizedStructure, GibbsStructure, KBestStructure):
     """Exactly ``k`` of ``num_items`` items; ``scores [..., num_items]``.
 
     Example:
@@ -26,6 +27,7 @@ class KSubset(SizedStructure, GibbsStructure):
 
     counts_solved = True
     equal_sizes = True
+    nested = False
 
     def __init__(self, num_items: int, k: int) -> None:
         self.num_items = check_count("KSubset", "num_items", num_items, 1)

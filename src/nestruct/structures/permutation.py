@@ -7,15 +7,23 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from nestruct.checks import check_count
+from nestruct.checks import check_count, check_temperature
+from nestruct.structures import rows
 from nestruct.structures.base import SizedStructure, check_enumerable
+from nestruct.structures.k_best import KBestStructure
+from nestruct.structures.relaxations.sinkhorn import sinkhorn
 from nestruct.structures.solvers import solve
 
 
-class Permutation(SizedStructure):
+class Permutation(SizedStructure, KBestStructure):
     """A permutation of ``size`` items; ``scores [..., n, n]``, row i takes column j.
 
-    Its Gibbs law is not tractable (the partition function is a permanent).
+    Its Gibbs law is not tractable (the partition function is a permanent); it has a relaxation.
+
+    Args:
+        size: How many items.
+        sinkhorn_iterations: Scalings of rows and columns in `relax`. The lower the temperature, the
+            more of them it takes until rows sum to 1.
 
     Example:
         >>> import torch, nestruct
@@ -26,8 +34,12 @@ class Permutation(SizedStructure):
 
     counts_solved = True
     equal_sizes = True
+    one_along = (-1,)
+    nested = False
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, *, sinkhorn_iterations: int = 50) -> None:
+        owner = "Permutation"
+        self.sinkhorn_iterations = check_count(owner, "sinkhorn_iterations", sinkhorn_iterations, 1)
         self.size = check_count("Permutation", "size", size, 1)
         self.part_shape = (self.size, self.size)
 
@@ -55,3 +67,27 @@ class Permutation(SizedStructure):
         """Whether each ``z`` has exactly one 1 in every row and column."""
         binary = self._check_members(z, context)
         return binary & (z.sum(-1) == 1).all(-1) & (z.sum(-2) == 1).all(-1)
+
+    def relax(
+        self, perturbed_scores: Tensor, temperature: float | Tensor, **context: Tensor
+    ) -> Float[Tensor, "*batch items items"]:
+        """A doubly stochastic matrix that tends to the argmax as the temperature falls to 0.
+
+        Gumbel-Sinkhorn of Mena et al. (2018), where the scores carry Gumbel noise. Columns sum to
+        1 to rounding, rows up to what `sinkhorn_iterations` leave.
+
+        Raises:
+            InputError: A score is NaN or +inf, or a row or column is forbidden as a whole.
+        """
+        owner = f"{self!r}.relax"
+        check_temperature(owner, temperature)
+        self._check("relax", perturbed_scores, context)
+        scores = perturbed_scores.detach()
+        dead = (scores == -torch.inf).all(-1).any(-1) | (scores == -torch.inf).all(-2).any(-1)
+        codes = torch.where(dead, rows.NO_MEMBER, rows.OK)
+        fine = (scores < torch.inf).flatten(-2).all(-1)
+        codes = rows.check_rows(torch.where(fine, codes, rows.NOT_FINITE), owner)
+        answered = (codes == rows.OK)[..., None, None]
+        usable = torch.where(answered, perturbed_scores, 0.0)
+        z = sinkhorn(usable / temperature, self.sinkhorn_iterations)
+        return torch.where(answered, z, torch.nan)

@@ -5,7 +5,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from nestruct.checks import check_temperature
+from nestruct.noise import Noise
 from nestruct.structures.dependency_tree import DependencyTree
+from nestruct.structures.draws import Draws
 from nestruct.structures.relaxations import soft_eisner
 from nestruct.structures.relaxations.soft_parse import soft_parse
 
@@ -81,6 +83,20 @@ class ProjectiveTree(DependencyTree):
         self, scores: Tensor, lengths: Tensor | None = None, **context: Tensor
     ) -> Tensor:
         return soft_eisner.log_projective_trees(scores, lengths, single_root=self.single_root)
+
+    def sample(
+        self, scores: Tensor, draws: torch.Generator | Noise, **context: Tensor
+    ) -> Float[Tensor, "*batch tokens tokens"]:
+        """One exact draw per row from the Gibbs law."""
+        source = Draws(f"{self!r}.sample", draws)
+        scores = source.repeat(scores)
+        context = self._check("sample", scores, context)
+        failed = self._log_z("sample", scores, context).isnan()
+        normal, _ = self._normalise(scores.detach(), **context)
+        z = soft_eisner.sample_projective_trees(
+            normal, context.get("lengths"), single_root=self.single_root, draws=source
+        )
+        return torch.where(failed[..., None, None], torch.nan, z)
 
 
 def _log_binomial(n: Tensor, k: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from nestruct.structures.base import Structure
 from nestruct.structures.categorical import Categorical
+from nestruct.structures.grid_path import GridPath
 from nestruct.structures.k_subset import KSubset
 from nestruct.structures.non_projective_tree import NonProjectiveTree
 from nestruct.structures.permutation import Permutation
@@ -34,4 +35,19 @@ STRUCTURES = {
     "projective_tree": RegisteredStructure(ProjectiveTree, ROOT_RULES),
     "non_projective_tree": RegisteredStructure(NonProjectiveTree, ROOT_RULES),
     "permutation": RegisteredStructure(Permutation, tuple({"size": n} for n in (1, 2, 4))),
+    "grid_path": RegisteredStructure(
+        GridPath,
+        tuple(
+            {"height": h, "width": w, "moves": moves, "scores": scores}
+            for h, w, moves, scores in [
+                (1, 1, "monotone", "cells"),
+                (3, 4, "monotone", "cells"),
+                (3, 3, "monotone", "edges"),
+                (4, 3, "four", "cells"),
+                (2, 4, "four", "edges"),
+                (3, 3, "eight", "cells"),
+                (2, 3, "eight", "edges"),
+            ]
+        ),
+    ),
 }

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from nestruct.errors import InputError
 
-OK, NOT_FINITE, NO_MEMBER, BAD_LENGTH, TIMED_OUT, CRASHED, NO_ANSWER = range(7)
+OK, NOT_FINITE, NO_MEMBER, BAD_LENGTH, BAD_ENDS, TIMED_OUT, CRASHED, NO_ANSWER = range(8)
 REASONS = {
     NOT_FINITE: "holds NaN or +inf where it counts: check what produced it (-inf forbids a part)",
     NO_MEMBER: "leaves no legal member: allow more parts (-inf forbids a part)",
@@ -23,6 +23,7 @@ REASONS = {
     TIMED_OUT: "took longer than the timeout: allow more seconds, or an easier instance",
     NO_ANSWER: "has no answer: the solver returned NaN for it",
     CRASHED: "crashed the solver's process twice: look for a fault of memory in the solver",
+    BAD_ENDS: "has a start or goal that is no cell: cells are numbered row by row, from 0",
 }
 
 _strict: ContextVar[bool] = ContextVar("nestruct_strict_rows", default=True)

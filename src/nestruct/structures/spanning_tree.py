@@ -11,12 +11,13 @@ from nestruct.checks import check_count
 from nestruct.noise import Noise
 from nestruct.structures.base import GibbsStructure, SizedStructure, check_enumerable
 from nestruct.structures.draws import Draws
+from nestruct.structures.k_best import KBestStructure
 from nestruct.structures.relaxations import matrix_tree
 from nestruct.structures.solvers import solve
 from nestruct.structures.solvers.prim import edge_index
 
 
-class SpanningTree(SizedStructure, GibbsStructure):
+class SpanningTree(SizedStructure, GibbsStructure, KBestStructure):
     """A spanning tree over ``num_nodes`` nodes.
 
     ``scores [..., n(n-1)/2]`` are undirected edges in triu order: edge e joins the nodes
@@ -30,6 +31,7 @@ class SpanningTree(SizedStructure, GibbsStructure):
 
     counts_solved = True
     equal_sizes = True
+    nested = False
 
     def __init__(self, num_nodes: int) -> None:
         self.num_nodes = n = check_count("SpanningTree", "num_nodes", num_nodes, 1)

@@ -17,7 +17,7 @@ from nestruct.models import StructuredModel
 from nestruct.models.hooks import HasIllustrate
 from nestruct.models.structured import f1, true_structures
 from nestruct.noise import Noise
-from nestruct.structures import BlackBox
+from nestruct.structures import BlackBox, GridPath
 from nestruct.training.evaluate import as_in_use
 
 MAX_EXAMPLES = 12
@@ -51,7 +51,7 @@ class Drawings:
         structure = self.model.structure
         said = {k: v for k, v in vars(structure).items() if not k.startswith("_")}
         options = {k: v for k, v in said.items() if isinstance(v, int)}
-        shape = structure.part_shape if isinstance(structure, BlackBox) else None
+        shape = structure.part_shape if isinstance(structure, BlackBox | GridPath) else None
         with as_in_use(self.model):
             z = self.model.infer(self.batch)
         truth = true_structures(self.model, self.batch, z)

@@ -20,8 +20,16 @@ from nestruct.structures.solvers.clock import count_solved, timed
 from nestruct.structures.solvers.edmonds import edmonds_batched, edmonds_kernel
 from nestruct.structures.solvers.eisner import eisner_batched, eisner_kernel
 from nestruct.structures.solvers.jonker_volgenant import jonker_volgenant_kernel
+from nestruct.structures.solvers.monotone_path import (
+    monotone_path_batched,
+    monotone_path_kernel,
+)
 from nestruct.structures.solvers.prim import prim_batched, prim_kernel
 from nestruct.structures.solvers.run import run_rows
+from nestruct.structures.solvers.shortest_path import (
+    shortest_path_batched,
+    shortest_path_kernel,
+)
 from nestruct.structures.solvers.top_k import top_k_batched
 
 
@@ -39,6 +47,8 @@ SOLVERS = {
     "eisner": Solver(2, eisner_kernel, eisner_batched),
     "edmonds": Solver(2, edmonds_kernel, edmonds_batched),
     "jonker_volgenant": Solver(2, jonker_volgenant_kernel, None),
+    "monotone_path": Solver(1, monotone_path_kernel, monotone_path_batched),
+    "shortest_path": Solver(1, shortest_path_kernel, shortest_path_batched),
 }
 
 
@@ -47,10 +57,11 @@ def solve(scores: Tensor, lengths: Tensor | None, solver: str, option: int, owne
 
     Args:
         scores: Any leading axes, then the parts of one instance.
-        lengths: Words per instance, broadcastable to the leading axes; None means full.
+        lengths: Words per instance, broadcastable to the leading axes; None means full. For paths
+            ``start * cells + goal``.
         solver: A key of ``SOLVERS``.
-        option: What that solver takes besides scores: k, the number of nodes, or whether the root
-            is single.
+        option: What that solver takes besides scores: k, the number of nodes, whether the root is
+            single, or the code of a grid.
         owner: Whose call this is, for error messages.
     """
     return _solve(scores.detach(), lengths, solver, option, owner, True)
