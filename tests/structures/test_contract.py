@@ -51,8 +51,8 @@ def test_members_are_distinct_legal_and_counted(case):
 
 @each_case
 def test_members_of_equal_sizes_have_equally_many_parts(case):
-    assert case.structure.equal_sizes
-    assert case.members().flatten(1).sum(1).unique().numel() == 1
+    num_sizes = case.members().flatten(1).sum(1).unique().numel()
+    assert num_sizes == 1 or not case.structure.equal_sizes
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.num_parts <= 16], ids=by_name)

@@ -37,6 +37,7 @@ class Solvable(Protocol):
 
     part_axes: int
     binary: bool
+    forced_by_scores: bool
 
     def argmax(self, scores: Tensor, **context: Tensor) -> Tensor:
         """The best member."""
@@ -81,6 +82,11 @@ def _check(structure: Solvable, scores: Tensor, max_iterations: int) -> None:
         raise InputError(f"sparse_map: scores must be a float32 or float64 tensor, got {found}.")
     if not structure.binary:
         raise InputError(f"sparse_map: members must be 0 and 1; {structure!r} has other numbers.")
+    if not structure.forced_by_scores:
+        raise InputError(
+            f"sparse_map: a positive score counts as 0 in {structure!r}, so its argmax is not "
+            "linear in the scores; use a structure of which that is true, such as monotone paths."
+        )
     if scores.dim() <= structure.part_axes:
         raise InputError(
             f"sparse_map: scores must be [batch, *parts], got {tuple(scores.shape)} for "
