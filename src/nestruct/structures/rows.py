@@ -19,7 +19,7 @@ OK, NOT_FINITE, NO_MEMBER, BAD_LENGTH = 0, 1, 2, 3
 REASONS = {
     NOT_FINITE: "holds NaN or +inf where it counts: check what produced it (-inf forbids a part)",
     NO_MEMBER: "leaves no legal member: allow more parts (-inf forbids a part)",
-    BAD_LENGTH: "has a length that does not fit: it is the number of words, without the root",
+    BAD_LENGTH: "has a length that does not fit its scores (of a tree: words, without the root)",
 }
 
 _strict: ContextVar[bool] = ContextVar("nestruct_strict_rows", default=True)
