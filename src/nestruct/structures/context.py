@@ -83,9 +83,7 @@ def check_mask(owner: str, mask: Any, scores: Tensor, part_axes: int) -> Tensor:
     return mask.to(scores.device).expand(scores.shape)
 
 
-def check_lengths(
-    owner: str, name: str, lengths: Any, scores: Tensor, lead: torch.Size
-) -> Tensor:
+def check_lengths(owner: str, name: str, lengths: Any, scores: Tensor, lead: torch.Size) -> Tensor:
     """A context that is a length of each example: whole numbers, expanded to the leading axes.
 
     Args:

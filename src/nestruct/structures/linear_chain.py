@@ -23,8 +23,8 @@ class LinearChain(DynamicProgramme):
     Example:
         >>> import torch, nestruct
         >>> chain = nestruct.LinearChain(2)
-        >>> pairs = nestruct.LinearChain.pair_scores(torch.tensor([[2.0, 0.0], [0.0, 1.0], [0.0, 1.0]]))
-        >>> chain.argmax(pairs)  # states 0, 1, 1
+        >>> states = torch.tensor([[2.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
+        >>> chain.argmax(chain.pair_scores(states))  # states 0, 1, 1
         tensor([[[0., 1.],
                  [0., 0.]],
         <BLANKLINE>

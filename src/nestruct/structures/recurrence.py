@@ -107,10 +107,10 @@ class Recurrence:
             counts.append(there.sum(1))
             tails.append([each[there] for each in edges])
         first, second, part = (
-            np.concatenate([edges[i] for edges in tails] or [[]]).astype(np.int64)
+            np.concatenate([edges[i] for edges in tails] or [np.empty(0)]).astype(np.int64)
             for i in range(3)
         )
-        order = np.concatenate(heads or [[]]).astype(np.int64)
+        order = np.concatenate(heads or [np.empty(0)]).astype(np.int64)
         starts = np.concatenate([[0], *counts]).cumsum().astype(np.int64)
         place = np.full(self.num_nodes + 1, -1, np.int64)
         place[order] = np.arange(len(order))
@@ -148,9 +148,11 @@ class Recurrence:
                     np.where(there & (second >= 0), second, self.num_nodes),
                     np.where(there, np.where(part < 0, self.num_parts, part), self.num_parts + 1),
                 )
-                tensors = (torch.from_numpy(a.astype(np.int64)) for a in (heads, *arrays))
-                binary = bool((there & (second >= 0)).any())
-                levels.append(Level(*(t.to(like.device) for t in tensors), binary))
+                head, one, two, own = (
+                    torch.from_numpy(each.astype(np.int64)).to(like.device)
+                    for each in (heads, *arrays)
+                )
+                levels.append(Level(head, one, two, own, bool((there & (second >= 0)).any())))
             used = torch.zeros(self.num_parts, dtype=torch.bool)
             used[torch.from_numpy(self.used)] = True
             goals = torch.from_numpy(self.goals.astype(np.int64))

@@ -45,7 +45,7 @@ class SemiMarkov(DynamicProgramme):
 @functools.lru_cache(maxsize=32)
 def _recurrence(max_length: int, num_states: int, positions: int) -> Recurrence:
     part = np.arange(positions * max_length * num_states).reshape(positions, max_length, num_states)
-    before = np.arange(positions)[:, None, None] - np.arange(max_length)[:, None]  # -1: no edge
-    first = np.broadcast_to(np.maximum(before, -1), part.shape).reshape(positions, -1)
+    before = np.arange(positions)[:, None] - np.arange(max_length)  # where a segment begins
+    first = np.maximum(before, -1).repeat(num_states, 1)  # -1: no edge
     levels = [([t + 1], first[t][None], -1, part[t].reshape(1, -1)) for t in range(positions)]
     return Recurrence((positions + 1,), part.size, levels, np.arange(positions + 1))

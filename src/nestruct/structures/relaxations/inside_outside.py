@@ -27,6 +27,8 @@ from nestruct.kernels import LANES, jit, spread_rows
 from nestruct.structures.recurrence import Level, Recurrence, edge_values, score_table, value_table
 from nestruct.structures.relaxations.log_domain import FORBIDDEN
 
+_MANY = 20_000  # parts: a table of them for many rows would not stay in the cache
+
 
 def log_sum(recurrence: Recurrence, scores: Tensor, goals: Tensor) -> Tensor:
     """The log-partition of each row ``[..., parts]``; hugely negative if there is no member.
@@ -153,7 +155,7 @@ class _Sample(torch.autograd.Function):
     def forward(scores: Tensor, goals: Tensor, uniform: Tensor, recurrence: Recurrence):
         lead = scores.shape[:-1]
         rows = scores.reshape(math.prod(lead), scores.shape[-1])
-        goals, draws = goals.expand(lead).reshape(-1), uniform.reshape(len(rows), -1)
+        goals, draws = goals.expand(lead).reshape(-1), uniform.reshape(len(rows), uniform.shape[-1])
         if rows.device.type == "cpu":
             z = torch.empty(rows.shape, dtype=torch.float64)
             value = torch.empty(len(rows), dtype=torch.float64)
@@ -211,21 +213,22 @@ def _kernel(
 ):
     """What is asked shows in the shapes: no ``out``, only values; ``slopes``, the derivative."""
     count, num_parts, num_nodes = rows.shape[0], rows.shape[1], len(place) - 1
+    width = LANES if count <= LANES or num_parts > _MANY else 4 * LANES
     backward, down = slopes.shape[1] > 0, out.shape[1] > 0
     drawn = uniform.shape[1] > 0
-    table = np.zeros((num_parts + 1, LANES))
-    slope = np.zeros((num_parts + 1 if backward else 1, LANES))
-    found = np.zeros((num_parts + 1 if down else 1, LANES))
-    inside = np.zeros((num_nodes + 1, LANES))
-    means = np.zeros((num_nodes + 1 if backward else 1, LANES))
-    shares = np.zeros((num_nodes + 1 if down else 1, LANES))
-    pulls = np.zeros((num_nodes + 1 if backward else 1, LANES))
-    weights, edges = np.empty((most, LANES)), (first, second, part)
+    table = np.zeros((num_parts + 1, width))
+    slope = np.zeros((num_parts + 1 if backward else 1, width))
+    found = np.zeros((num_parts + 1 if down else 1, width))
+    inside = np.zeros((num_nodes + 1, width))
+    means = np.zeros((num_nodes + 1 if backward else 1, width))
+    shares = np.zeros((num_nodes + 1 if down else 1, width))
+    pulls = np.zeros((num_nodes + 1 if backward else 1, width))
+    weights, edges = np.empty(most * width), (first, second, part)
     stack = np.empty(num_nodes + 2, np.int64)
-    top, scale, mean = np.empty(LANES), np.empty(LANES), np.empty(LANES)
-    for start in range(0, count, LANES):
-        lanes = min(LANES, count - start)
-        bad = np.zeros(LANES, np.bool_)
+    top, scale, mean = np.empty(width), np.empty(width), np.empty(width)
+    for start in range(0, count, width):
+        lanes = min(width, count - start)
+        bad = np.zeros(width, np.bool_)
         for p in used:
             for lane in range(lanes):
                 value = rows[start + lane, p]
@@ -237,17 +240,19 @@ def _kernel(
         for i in range(len(heads)):
             low, high, head = starts[i], starts[i + 1], heads[i]
             _weigh(inside, table, edges, low, high, top, weights)
-            for lane in range(LANES):
+            for lane in range(width):
                 scale[lane] = 0.0
                 mean[lane] = 0.0
             for e in range(low, high):
-                for lane in range(LANES):
-                    scale[lane] += weights[e - low, lane]
+                for lane in range(width):
+                    scale[lane] += weights[(e - low) * width + lane]
                 if backward:
                     a, b, g = means[first[e]], means[second[e]], slope[part[e]]
-                    for lane in range(LANES):
-                        mean[lane] += weights[e - low, lane] * (a[lane] + b[lane] + g[lane])
-            for lane in range(LANES):
+                    for lane in range(width):
+                        mean[lane] += weights[(e - low) * width + lane] * (
+                            a[lane] + b[lane] + g[lane]
+                        )
+            for lane in range(width):
                 inside[head, lane] = top[lane] + np.log(scale[lane]) if high > low else -1e30
                 if backward:
                     means[head, lane] = mean[lane] / scale[lane]
@@ -268,34 +273,44 @@ def _kernel(
             low, high, head = starts[i], starts[i + 1], heads[i]
             share = shares[head]
             some = 0.0
-            for lane in range(LANES):
+            for lane in range(width):
                 some += share[lane]
-                top[lane] = inside[head, lane]
             if some == 0.0:
                 continue
-            _weigh_from(inside, table, edges, low, high, top, weights)
+            # Divided by their own sum, chances are right however large the scores are.
+            _weigh(inside, table, edges, low, high, top, weights)
+            for lane in range(width):
+                scale[lane] = 0.0
+            for e in range(high - low):
+                weight = weights[e * width : (e + 1) * width]
+                for lane in range(width):
+                    scale[lane] += weight[lane]
+            for lane in range(width):
+                scale[lane] = 1.0 / scale[lane]
             for e in range(low, high):
-                weight = weights[e - low]
+                weight = weights[(e - low) * width : (e - low + 1) * width]
+                for lane in range(width):
+                    weight[lane] *= scale[lane]
                 if backward:
                     a, b, g = means[first[e]], means[second[e]], slope[part[e]]
-                    for lane in range(LANES):
+                    for lane in range(width):
                         excess = a[lane] + b[lane] + g[lane] - means[head, lane]
                         change = pulls[head, lane] + share[lane] * excess
                         mean[lane] = weight[lane] * change
                     a, b, g = pulls[first[e]], pulls[second[e]], found[part[e]]
-                    for lane in range(LANES):
+                    for lane in range(width):
                         a[lane] += mean[lane]
-                    for lane in range(LANES):
+                    for lane in range(width):
                         b[lane] += mean[lane]
-                    for lane in range(LANES):
+                    for lane in range(width):
                         g[lane] += mean[lane]
                 a, b, g = shares[first[e]], shares[second[e]], found[part[e]]
-                for lane in range(LANES):
+                for lane in range(width):
                     a[lane] += weight[lane] * share[lane]
-                for lane in range(LANES):
+                for lane in range(width):
                     b[lane] += weight[lane] * share[lane]
                 if not backward:
-                    for lane in range(LANES):
+                    for lane in range(width):
                         g[lane] += weight[lane] * share[lane]
         for lane in range(lanes):
             out[start + lane] = 0.0
@@ -308,38 +323,41 @@ def _kernel(
 def _weigh(inside, table, edges, low, high, top, weights):
     """``exp(v_e - top)`` of a node's edges, with top the largest v_e."""
     first, second, part = edges
-    for lane in range(LANES):
+    width = len(top)
+    for lane in range(width):
         top[lane] = -np.inf
     for e in range(low, high):
         a, b, s = inside[first[e]], inside[second[e]], table[part[e]]
-        for lane in range(LANES):
-            value = (a[lane] + b[lane]) + s[lane]
-            top[lane] = value if value > top[lane] else top[lane]
-    _weigh_from(inside, table, edges, low, high, top, weights)
+        weight = weights[(e - low) * width : (e - low + 1) * width]
+        for lane in range(width):
+            weight[lane] = (a[lane] + b[lane]) + s[lane]
+        for lane in range(width):
+            top[lane] = weight[lane] if weight[lane] > top[lane] else top[lane]
+    for e in range(high - low):
+        weight = weights[e * width : (e + 1) * width]
+        for lane in range(width):
+            weight[lane] -= top[lane]
+    _exponentiate(weights[: (high - low) * width])
 
 
 @jit
-def _weigh_from(inside, table, edges, low, high, top, weights):
-    """``exp(v_e - top)`` without a call, so that it is vectorised; see `soft_parse`."""
-    first, second, part = edges
-    for e in range(low, high):
-        a, b, s = inside[first[e]], inside[second[e]], table[part[e]]
-        weight = weights[e - low]
-        for lane in range(LANES):
-            x = ((a[lane] + b[lane]) + s[lane] - top[lane]) / 1024
-            p = 1 / 24 + x * (1 / 120 + x * (1 / 720 + x / 5040))
-            p = 1 + x * (1 + x * (1 / 2 + x * (1 / 6 + x * p)))
-            p *= p
-            p *= p
-            p *= p
-            p *= p
-            p *= p
-            p *= p
-            p *= p
-            p *= p
-            p *= p
-            p *= p
-            weight[lane] = p if x > -0.6 else 0.0
+def _exponentiate(weights):
+    """Without a call, so that it is vectorised: the polynomial of `soft_parse`, to 2e-13."""
+    for place in range(len(weights)):
+        x = weights[place] * (1 / 1024)
+        p = 1 / 24 + x * (1 / 120 + x * (1 / 720 + x * (1 / 5040)))
+        p = 1 + x * (1 + x * (1 / 2 + x * (1 / 6 + x * p)))
+        p *= p
+        p *= p
+        p *= p
+        p *= p
+        p *= p
+        p *= p
+        p *= p
+        p *= p
+        p *= p
+        p *= p
+        weights[place] = p if x > -0.6 else 0.0
 
 
 @jit
@@ -415,7 +433,7 @@ def _inside_batched(
 
 
 def _chances(level: Level, values: Tensor, table: Tensor) -> Tensor:
-    return (edge_values(level, values, table) - values[:, level.heads, None]).exp()
+    return edge_values(level, values, table).softmax(-1)
 
 
 def _add(into: Tensor, index: Tensor, change: Tensor) -> None:
@@ -425,7 +443,7 @@ def _add(into: Tensor, index: Tensor, change: Tensor) -> None:
 def sample_batched(
     recurrence: Recurrence, rows: Tensor, goals: Tensor, uniform: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Every device: all nodes draw an edge, and those that are reached from the goal mark theirs."""
+    """Every device: all nodes draw an edge; those that the goal leads to mark theirs."""
     levels, values, table, bad = _inside_batched(recurrence, rows)
     goal = goals.clamp(min=0)[:, None]
     value = torch.where(bad | (goals < 0), torch.nan, values.gather(1, goal)[:, 0])

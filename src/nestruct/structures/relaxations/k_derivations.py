@@ -42,7 +42,8 @@ def k_best(recurrence: Recurrence, scores: Tensor, goals: Tensor, k: int) -> tup
     totals = values.gather(2, goal.expand(k, -1)[..., None])[..., 0]
     # One more than the rank of the derivation that each result takes at a node.
     taken = torch.zeros(values.shape, dtype=torch.long, device=scores.device)
-    taken.scatter_(2, goal.expand(k, -1)[..., None], (number[:, None] + 1).expand(-1, len(goal))[..., None])
+    at_goal = goal.expand(k, -1)[..., None]
+    taken.scatter_(2, at_goal, (number + 1)[:, None, None].expand_as(at_goal))
     z = table.new_zeros(k, *table.shape)
     for level, way in zip(reversed(levels), reversed(ways), strict=True):
         ranks = pairs if level.is_binary else [(i, 0) for i in range(k)]
@@ -64,9 +65,7 @@ def k_best(recurrence: Recurrence, scores: Tensor, goals: Tensor, k: int) -> tup
     return z.to(scores.dtype).view(k, *scores.shape), totals.view(k, *lead)
 
 
-def max_marginals(
-    recurrence: Recurrence, scores: Tensor, goals: Tensor
-) -> tuple[Tensor, Tensor]:
+def max_marginals(recurrence: Recurrence, scores: Tensor, goals: Tensor) -> tuple[Tensor, Tensor]:
     """The best total with each part, shaped as ``scores``; and that of each row."""
     lead = scores.shape[:-1]
     table, bad = _table(recurrence, scores)
@@ -84,9 +83,7 @@ def max_marginals(
             (level.first, outside, above + two),
             (level.second, outside, above + one),
         ):
-            into.scatter_reduce_(
-                1, index.flatten().expand(len(into), -1), total.flatten(1), "amax"
-            )
+            into.scatter_reduce_(1, index.flatten().expand(len(into), -1), total.flatten(1), "amax")
     best = torch.where(bad, torch.nan, values.gather(1, goal)[:, 0])
     return found[:, :-2].to(scores.dtype).view(scores.shape), best.view(lead)
 

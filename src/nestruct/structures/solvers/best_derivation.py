@@ -118,8 +118,9 @@ def pick(tails: Tensor, way: Tensor) -> Tensor:
 
 
 def derivation_plain(scores: np.ndarray, goal: int, recurrence: Recurrence) -> np.ndarray:
-    """The twin: every node's best edge, one node after the other; `ValueError` when there is none."""
-    edges, values, ways = plain_tables(recurrence), {}, {}
+    """The twin: every node's best edge, node after node; `ValueError` when there is none."""
+    edges, ways = plain_tables(recurrence), {}
+    values: dict[int, float] = {}
 
     def value_of(edge: tuple) -> float:
         first, second, part = edge
