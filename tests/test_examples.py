@@ -14,11 +14,14 @@ EXAMPLES = {path.stem: path for path in (Path(__file__).parent.parent / "example
 # What a script has found on unseen examples, beside what it prints for comparison. The bars leave
 # room for other processors' rounding; what is printed today is in the right column.
 BARS = {
+    "align_copies": 0.72,  # 0.78
+    "chain_tagging": 0.77,  # 0.81
     "feature_selection": 0.9,  # StructureNES 0.98
     "fit_loader": 0.85,  # 0.90
     "knapsack": 0.85,  # 0.96
     "lstm": 0.85,  # 1.00
     "own_loop": 0.85,  # 0.94
+    "segment_strips": 0.63,  # 0.68
     "sorting": 0.85,  # 0.93
     "spanning_tree": 0.75,  # 0.85
 }

@@ -46,8 +46,8 @@ class DynamicProgramme(GibbsStructure):
 
     counts_solved = True
     length_axes: tuple[tuple[str, int, int], ...] = (("lengths", 0, 0),)
-    """``(name, axis, more)``: that axis of the parts has ``size + more`` entries; the context of that
-    name gives an instance's own size."""
+    """``(name, axis, more)``: that axis of the parts has ``size + more`` entries, and the context
+    of that name gives an instance's own size."""
     shape_in_words: str = "the shape of one instance"
 
     @abstractmethod
