@@ -14,7 +14,7 @@ A peer that does not import is shown as 'not installed'. scipy and networkx come
 rustworkx is a wheel; SuPar imports without its heavy requirements:
 
     pip install rustworkx
-    pip install --no-deps supar==1.1.4 nltk dill tqdm regex
+    pip install --no-deps supar==1.1.4 nltk dill tqdm regex torch-struct==0.5
 """
 
 import argparse
@@ -48,7 +48,7 @@ MAX_SCORES = 1 << 26  # in one batch: 256 MB
 PATH_PEERS = ("scipy", "networkx")
 CHECKED = 8  # instances whose total scores are compared
 SHIFT = 100.0  # more than any score: makes scipy's weights positive, a second root arc too dear
-PACKAGES = "nestruct torch numba numpy scipy networkx rustworkx supar"
+PACKAGES = "nestruct torch numba numpy scipy networkx rustworkx supar torch-struct"
 
 # A batch ready to be solved: the call to time, and what reads total scores off its answers.
 Task = tuple[Callable[[], Any], Callable[[Any], Any]]
@@ -97,7 +97,99 @@ def problems() -> list[Problem]:
         Problem("ten best monotone paths", lambda n: (2 * n * (n - 1),), best, {}),
         Problem("k-subset, n/5 of n(n-1)/2", edges, subset, {}),
         Problem("categorical", lambda n: (n,), categorical, {}),
+        *dynamic_programmes(),
     ]
+
+
+def dynamic_programmes() -> list[Problem]:
+    """Each argmax, and each gradient of the marginals (``totals`` are then log-partitions)."""
+    problems = []
+    kinds: list[tuple[str, Callable, Callable, Callable | None]] = [
+        (
+            f"linear chain, K={states}",
+            lambda n, states=states: (n - 1, states, states),
+            lambda n, states=states: nestruct.LinearChain(states),
+            torch_struct_chain,
+        )
+        for states in (8, 32)
+    ]
+    kinds += [
+        (
+            f"semi-Markov, L=8, K={states}",
+            lambda n, states=states: (n, 8, states),
+            lambda n, states=states: nestruct.SemiMarkov(states, 8),
+            None,
+        )
+        for states in (8, 32)
+    ]
+    kinds += [("alignment", lambda n: (n, n), lambda n: nestruct.Alignment(), None)]
+    tree = "constituency tree"
+    kinds += [(tree, lambda n: (n, n), lambda n: nestruct.ConstituencyTree(), supar_spans)]
+    for name, shape, structure_of, peer in kinds:
+        argmax, sums = [ours(structure_of)], [our_marginals(structure_of)]
+        if peer is not None:
+            label = "supar" if peer is supar_spans else "torch-struct"
+            argmax += [Solver(label, partial(peer, True), any_batch=True)]
+            sums += [Solver(label, partial(peer, False), any_batch=True)]
+        problems += [Problem(name, shape, argmax, {})]
+        problems += [Problem(f"{name}: marginals, forward and backward", shape, sums, {})]
+    return problems
+
+
+def through_marginals(scores: Tensor, marginals_of: Callable) -> Callable[[], Tensor]:
+    """Marginals, and the gradient of a loss of theirs; returns the marginals."""
+    slope = torch.randn(scores.shape, generator=torch.Generator().manual_seed(0))
+
+    def run() -> Tensor:
+        inner = scores.detach().requires_grad_()
+        marginals = marginals_of(inner)
+        torch.autograd.grad((marginals * slope).sum(), inner)
+        return marginals.detach()
+
+    return run
+
+
+def our_marginals(structure_of: Callable[[int], Any]) -> Solver:
+    def prepare(scores: Tensor, n: int) -> Task:
+        run = through_marginals(scores, structure_of(n).marginals)
+        return run, lambda found: (found[:CHECKED] * scores[:CHECKED]).flatten(1).sum(1)
+
+    return Solver("ours", prepare, seconds=1.0)
+
+
+def torch_struct_chain(argmax: bool, scores: Tensor, n: int) -> Task:
+    chain = import_module("torch_struct").LinearChainCRF
+    lengths = torch.full((len(scores),), n)
+    given = scores.mT.contiguous()  # next state x state
+
+    def total(z: Tensor) -> Tensor:
+        return (z[:CHECKED] * given[:CHECKED]).flatten(1).sum(1)
+
+    if argmax:
+        return lambda: chain(given.detach(), lengths=lengths).argmax, total
+    return through_marginals(given, lambda s: chain(s, lengths=lengths).marginals), total
+
+
+def supar_spans(argmax: bool, scores: Tensor, n: int) -> Task:
+    tree = import_module("supar.structs").ConstituencyCRF
+    # Its spans are between words: the n words of ours are n + 1 places of its.
+    given = torch.nn.functional.pad(scores, (1, 0, 0, 1))
+    lengths = torch.full((len(scores),), n)
+
+    def marginals_of(padded: Tensor) -> Tensor:
+        return tree(padded, lengths).marginals
+
+    def total(z: Tensor) -> Tensor:
+        return (z[:CHECKED] * given[:CHECKED]).flatten(1).sum(1)
+
+    if argmax:
+        return lambda: tree(given.detach(), lengths).argmax, lambda spans: brackets(spans, given)
+    return through_marginals(given, marginals_of), total
+
+
+def brackets(spans: list, given: Tensor) -> Tensor:
+    rows = zip(spans[:CHECKED], given, strict=False)
+    return torch.stack([sum(row[i, j] for i, j, *_ in found) for found, row in rows])
 
 
 def dependency_trees(single_root: bool) -> list[Problem]:

@@ -23,6 +23,8 @@ EXAMPLES = {path.stem: path for path in (Path(__file__).parent.parent / "example
 # What a script has found on unseen examples, beside what it prints for comparison. The bars leave
 # room for other processors' rounding; what is printed today is in the right column.
 BARS = {
+    "align_copies": 0.72,  # 0.78
+    "chain_tagging": 0.77,  # 0.81
     "cp_sat_schedule": 0.94,  # 0.98
     "feature_selection": 0.9,  # StructureNES 0.98
     "fit_loader": 0.85,  # 0.90
@@ -33,6 +35,7 @@ BARS = {
     "networkx_roads": 0.93,  # 0.97
     "numba_packing": 0.95,  # 0.99
     "own_loop": 0.85,  # 0.94
+    "segment_strips": 0.63,  # 0.68
     "sorting": 0.85,  # 0.93
     "spanning_tree": 0.75,  # 0.85
 }

@@ -16,6 +16,10 @@ CAPTURABLE = {
     "spanning tree": (nestruct.SpanningTree(10), (64, 45)),
     "projective tree": (nestruct.ProjectiveTree(), (64, 13, 13)),
     "projective tree, many roots": (nestruct.ProjectiveTree(False), (64, 13, 13)),
+    "linear chain": (nestruct.LinearChain(3), (64, 7, 3, 3)),
+    "semi-Markov": (nestruct.SemiMarkov(3, 4), (64, 12, 4, 3)),
+    "alignment": (nestruct.Alignment(), (64, 8, 9)),
+    "constituency tree": (nestruct.ConstituencyTree(2), (64, 9, 9, 2)),
     "non-projective tree": (nestruct.NonProjectiveTree(), (64, 13, 13)),
     "non-projective tree, many roots": (nestruct.NonProjectiveTree(False), (64, 13, 13)),
     "monotone path": (nestruct.GridPath(6, 7), (64, 6, 7)),
@@ -32,7 +36,9 @@ def gaussian(shape, dtype=torch.float32) -> torch.Tensor:
 @pytest.mark.parametrize("case", CASES, ids=repr)
 def test_argmax_equals_the_cpu(case, dtype):
     scores = gaussian((5, 7, *case.shape), dtype)
-    lengths = torch.arange(35).view(5, 7) % (case.size + 1) if case.is_tree else None
+    lengths = None
+    if case.is_sized:
+        lengths = case.least + torch.arange(35).view(5, 7) % (case.size + 1 - case.least)
     on_gpu = None if lengths is None else lengths.cuda()
     z = case.structure.argmax(scores.cuda(), lengths=on_gpu)
     assert z.is_cuda

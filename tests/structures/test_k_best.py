@@ -42,10 +42,10 @@ def test_the_k_best_are_those_of_the_list(case, dtype, data):
     scores = torch.from_numpy(data.draw(hnp.arrays("float64", (2, *case.shape), elements=SCORE)))
     k, context = data.draw(st.integers(1, 8)), {}
     lists = [case.members()] * 2
-    if case.is_tree:
-        lengths = data.draw(st.lists(st.integers(0, case.size), min_size=2, max_size=2))
-        context = {"lengths": torch.tensor(lengths)}
-        lists = [case.members(length) for length in lengths]
+    if case.is_sized:
+        lengths, each = case.lengths(data, 2)
+        context = {"lengths": lengths}
+        lists = [case.members(length) for length in each]
     scores = scores.to(dtype)
     with nestruct.nan_rows():
         z, values = case.structure.kbest(scores, k, **context)

@@ -4,6 +4,7 @@
 behind the Gibbs laws.
 """
 
+from nestruct.structures.alignment import Alignment
 from nestruct.structures.base import (
     Countable,
     Enumerable,
@@ -17,24 +18,32 @@ from nestruct.structures.base import (
 )
 from nestruct.structures.black_box import BlackBox
 from nestruct.structures.categorical import Categorical
+from nestruct.structures.constituency_tree import ConstituencyTree
 from nestruct.structures.draws import Draws
+from nestruct.structures.dynamic_programme import DynamicProgramme
 from nestruct.structures.edge_swap import swap_edges
 from nestruct.structures.grid_path import GridPath
 from nestruct.structures.k_best import KBestStructure, kbest, max_marginals
 from nestruct.structures.k_subset import KSubset
+from nestruct.structures.linear_chain import LinearChain
 from nestruct.structures.non_projective_tree import NonProjectiveTree
 from nestruct.structures.permutation import Permutation
 from nestruct.structures.perturb_and_map import perturb_and_map_law
 from nestruct.structures.projective_tree import ProjectiveTree
+from nestruct.structures.recurrence import Recurrence
 from nestruct.structures.relaxations.sparse_map import sparse_map
 from nestruct.structures.rows import nan_rows
+from nestruct.structures.semi_markov import SemiMarkov
 from nestruct.structures.spanning_tree import SpanningTree
 
 __all__ = [
+    "Alignment",
     "BlackBox",
     "Categorical",
+    "ConstituencyTree",
     "Countable",
     "Draws",
+    "DynamicProgramme",
     "Enumerable",
     "Gibbs",
     "GibbsStructure",
@@ -42,11 +51,14 @@ __all__ = [
     "KBest",
     "KBestStructure",
     "KSubset",
+    "LinearChain",
     "NonProjectiveTree",
     "Permutation",
     "ProjectiveTree",
+    "Recurrence",
     "Relaxable",
     "Samplable",
+    "SemiMarkov",
     "SizedStructure",
     "SpanningTree",
     "Structure",

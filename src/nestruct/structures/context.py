@@ -83,6 +83,36 @@ def check_mask(owner: str, mask: Any, scores: Tensor, part_axes: int) -> Tensor:
     return mask.to(scores.device).expand(scores.shape)
 
 
+def check_lengths(owner: str, name: str, lengths: Any, scores: Tensor, lead: torch.Size) -> Tensor:
+    """A context that is a length of each example: whole numbers, expanded to the leading axes.
+
+    Args:
+        owner: Whose call this is, for error messages.
+        name: The name of the context.
+        lengths: Shaped as the leading axes or the last of them; or one number for all.
+        scores: Any leading axes, then the parts.
+        lead: The leading axes.
+
+    Raises:
+        InputError: They are no whole numbers, or of another shape.
+    """
+    lengths = whole_numbers(owner, name, lengths).to(scores.device)
+    if lengths.shape != lead[max(0, len(lead) - lengths.dim()) :]:  # a 1 is not stretched
+        raise InputError(
+            f"{owner}: {name} of shape {tuple(lengths.shape)} do not fit scores of shape "
+            f"{tuple(scores.shape)}; give one number for each instance, {tuple(lead)}."
+        )
+    return lengths.expand(lead)
+
+
+def whole_numbers(owner: str, name: str, lengths: Any) -> Tensor:
+    """Lengths as int64; raises unless they are whole numbers."""
+    lengths = torch.as_tensor(lengths)
+    if lengths.is_floating_point() or lengths.is_complex() or lengths.dtype == torch.bool:
+        raise InputError(f"{owner}: {name} must be whole numbers, got {lengths.dtype}.")
+    return lengths.long()
+
+
 def _expand(owner: str, name: str, value: Any, lead: torch.Size) -> Tensor:
     if not isinstance(value, Tensor):
         raise InputError(

@@ -17,7 +17,7 @@ from nestruct.structures.base import (
     check_floating,
     members_as_floats,
 )
-from nestruct.structures.context import Context, check_context
+from nestruct.structures.context import Context, check_context, check_lengths, whole_numbers
 from nestruct.structures.k_best import KBestStructure
 from nestruct.structures.relaxations.log_domain import FORBIDDEN
 from nestruct.structures.solvers import solve
@@ -74,7 +74,7 @@ class DependencyTree(GibbsStructure, KBestStructure):
             raise InputError(
                 f"{self!r}.log_count: pass lengths, the number of words of each sentence."
             )
-        lengths = _whole_numbers(f"{self!r}.log_count", lengths)
+        lengths = whole_numbers(f"{self!r}.log_count", "lengths", lengths)
         codes = torch.where(lengths < 0, rows.BAD_LENGTH, rows.OK)
         rows.check_rows(codes, f"{self!r}.log_count")
         return torch.where(lengths > 0, self._log_count(lengths.clamp(min=1).double()), 0.0)
@@ -147,13 +147,7 @@ class DependencyTree(GibbsStructure, KBestStructure):
         check_context(owner, others, lead, takes=self.context_names)
         if lengths is None:
             return {}
-        lengths = _whole_numbers(owner, lengths).to(scores.device)
-        if lengths.shape != lead[max(0, len(lead) - lengths.dim()) :]:  # a 1 is not stretched
-            raise InputError(
-                f"{owner}: lengths of shape {tuple(lengths.shape)} do not fit scores of shape "
-                f"{tuple(scores.shape)}; give one number of words per sentence, {tuple(lead)}."
-            )
-        return {"lengths": lengths.expand(lead)}
+        return {"lengths": check_lengths(owner, "lengths", lengths, scores, lead)}
 
     def size_of(self, scores: Tensor, lengths: Tensor | None = None, **context: Tensor) -> Any:
         """The words of each sentence, or of all."""
@@ -191,10 +185,3 @@ class DependencyTree(GibbsStructure, KBestStructure):
     @abstractmethod
     def _log_count(self, lengths: Float[Tensor, "*batch"]) -> Tensor:
         """Log of the number of trees over one word or more."""
-
-
-def _whole_numbers(owner: str, lengths: Tensor | int) -> Tensor:
-    lengths = torch.as_tensor(lengths)
-    if lengths.is_floating_point() or lengths.is_complex() or lengths.dtype == torch.bool:
-        raise InputError(f"{owner}: lengths must be whole numbers, got {lengths.dtype}.")
-    return lengths.long()

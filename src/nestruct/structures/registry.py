@@ -5,13 +5,17 @@ A new structure is one file and one line here; the contract tests then cover it.
 
 from typing import Any, NamedTuple
 
+from nestruct.structures.alignment import Alignment
 from nestruct.structures.base import Structure
 from nestruct.structures.categorical import Categorical
+from nestruct.structures.constituency_tree import ConstituencyTree
 from nestruct.structures.grid_path import GridPath
 from nestruct.structures.k_subset import KSubset
+from nestruct.structures.linear_chain import LinearChain
 from nestruct.structures.non_projective_tree import NonProjectiveTree
 from nestruct.structures.permutation import Permutation
 from nestruct.structures.projective_tree import ProjectiveTree
+from nestruct.structures.semi_markov import SemiMarkov
 from nestruct.structures.spanning_tree import SpanningTree
 
 
@@ -34,6 +38,10 @@ STRUCTURES = {
     ),
     "projective_tree": RegisteredStructure(ProjectiveTree, ROOT_RULES),
     "non_projective_tree": RegisteredStructure(NonProjectiveTree, ROOT_RULES),
+    "linear_chain": RegisteredStructure(LinearChain, ({"num_states": 1}, {"num_states": 3})),
+    "semi_markov": RegisteredStructure(SemiMarkov, ({"num_states": 2, "max_length": 2},)),
+    "alignment": RegisteredStructure(Alignment, ({},)),
+    "constituency_tree": RegisteredStructure(ConstituencyTree, ({}, {"num_labels": 2})),
     "permutation": RegisteredStructure(Permutation, tuple({"size": n} for n in (1, 2, 4))),
     "grid_path": RegisteredStructure(
         GridPath,

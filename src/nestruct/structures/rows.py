@@ -19,7 +19,7 @@ OK, NOT_FINITE, NO_MEMBER, BAD_LENGTH, BAD_ENDS, TIMED_OUT, CRASHED, NO_ANSWER =
 REASONS = {
     NOT_FINITE: "holds NaN or +inf where it counts: check what produced it (-inf forbids a part)",
     NO_MEMBER: "leaves no legal member: allow more parts (-inf forbids a part)",
-    BAD_LENGTH: "has a length that does not fit: it is the number of words, without the root",
+    BAD_LENGTH: "has a length that does not fit its scores (of a tree: words, without the root)",
     TIMED_OUT: "took longer than the timeout: allow more seconds, or an easier instance",
     NO_ANSWER: "has no answer: the solver returned NaN for it",
     CRASHED: "crashed the solver's process twice: look for a fault of memory in the solver",

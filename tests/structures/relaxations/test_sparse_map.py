@@ -67,14 +67,9 @@ def distance(z: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
 def test_it_is_the_nearest_point_of_the_hull(case, data):
     structure = case.structure
     scores = torch.from_numpy(data.draw(hnp.arrays("float64", (2, *case.shape), elements=SCORE)))
-    lengths: torch.Tensor | None = None
-    length_list: list[int | None] = [None, None]
-    if case.is_tree:
-        length_list = data.draw(st.lists(st.integers(0, case.size), min_size=2, max_size=2))
-        lengths = torch.tensor(length_list)
-        scores[:, :, 0] = torch.nan
-        for row, length in enumerate(lengths.tolist()):
-            scores[row, length + 1 :], scores[row, :, length + 1 :] = torch.nan, torch.nan
+    lengths, length_list = case.lengths(data, 2)
+    if case.is_sized:
+        scores = torch.where(case.structure.counting(scores, lengths=lengths), scores, torch.nan)
     with nestruct.nan_rows():
         legal = ~structure.argmax(scores, lengths=lengths).flatten(1).isnan().any(1)
         found = sparse_map(structure, scores, lengths=lengths, max_iterations=200)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from nestruct.errors import InputError
 from nestruct.structures.rows import OK, is_capturing, may_raise, raise_bad_rows
+from nestruct.structures.solvers.best_derivation import derivation_batched, derivation_kernel
 from nestruct.structures.solvers.clock import count_solved, timed
 from nestruct.structures.solvers.edmonds import edmonds_batched, edmonds_kernel
 from nestruct.structures.solvers.eisner import eisner_batched, eisner_kernel
@@ -49,6 +50,7 @@ SOLVERS = {
     "jonker_volgenant": Solver(2, jonker_volgenant_kernel, None),
     "monotone_path": Solver(1, monotone_path_kernel, monotone_path_batched),
     "shortest_path": Solver(1, shortest_path_kernel, shortest_path_batched),
+    "derivation": Solver(1, derivation_kernel, derivation_batched),
 }
 
 
@@ -58,10 +60,10 @@ def solve(scores: Tensor, lengths: Tensor | None, solver: str, option: int, owne
     Args:
         scores: Any leading axes, then the parts of one instance.
         lengths: Words per instance, broadcastable to the leading axes; None means full. For paths
-            ``start * cells + goal``.
+            ``start * cells + goal``; for a recurrence its goals.
         solver: A key of ``SOLVERS``.
         option: What that solver takes besides scores: k, the number of nodes, whether the root is
-            single, or the code of a grid.
+            single, the code of a grid, or the number of a recurrence.
         owner: Whose call this is, for error messages.
     """
     return _solve(scores.detach(), lengths, solver, option, owner, True)

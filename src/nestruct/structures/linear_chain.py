@@ -1,0 +1,84 @@
+"""Sequences of states: taggers, hidden Markov models, conditional random fields."""
+
+import functools
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from nestruct.checks import check_count
+from nestruct.errors import InputError
+from nestruct.structures.dynamic_programme import DynamicProgramme
+from nestruct.structures.recurrence import Recurrence
+
+
+class LinearChain(DynamicProgramme):
+    """A state for each of n positions; ``scores [..., n-1, num_states, num_states]`` are pairs.
+
+    A part is (position, its state, the next position's state), so a member has n - 1 of them. The
+    context ``lengths`` counts positions, two or more. `pair_scores` folds in scores of single
+    states.
+
+    Example:
+        >>> import torch, nestruct
+        >>> chain = nestruct.LinearChain(2)
+        >>> states = torch.tensor([[2.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
+        >>> chain.argmax(chain.pair_scores(states))  # states 0, 1, 1
+        tensor([[[0., 1.],
+                 [0., 0.]],
+        <BLANKLINE>
+                [[0., 0.],
+                 [0., 1.]]])
+    """
+
+    length_axes = (("lengths", 0, -1),)
+
+    def __init__(self, num_states: int) -> None:
+        self.num_states = check_count("LinearChain", "num_states", num_states, 1)
+        self.shape_in_words = f"[n-1, {num_states}, {num_states}] for n >= 2 positions"
+
+    def __repr__(self) -> str:
+        return f"LinearChain({self.num_states})"
+
+    def shape(self, *sizes: int) -> tuple[int, ...]:
+        """``(n - 1, num_states, num_states)`` for n positions."""
+        return (sizes[0] - 1, self.num_states, self.num_states)
+
+    def recurrence(self, *sizes: int) -> Recurrence:
+        """Viterbi's: the node (t, k) is the best way to state k at position t."""
+        return _recurrence(self.num_states, *sizes)
+
+    @staticmethod
+    def pair_scores(
+        states: Float[Tensor, "*batch positions states"], transitions: Tensor | None = None
+    ) -> Float[Tensor, "*batch pairs states states"]:
+        """Scores of pairs from scores of single states, and of transitions if there are any.
+
+        Args:
+            states: ``[..., n, num_states]``.
+            transitions: From a state to the next, ``[..., num_states, num_states]`` or
+                ``[..., n-1, num_states, num_states]``.
+        """
+        if states.shape[-2] < 2:
+            raise InputError(
+                "LinearChain: a chain of one position has no pairs; use Categorical for it."
+            )
+        pairs = states[..., 1:, None, :]
+        first = torch.zeros_like(states[..., 1:, :, None])
+        first = torch.cat([states[..., :1, :, None], first[..., 1:, :, :]], -3)
+        pairs = pairs + first
+        if transitions is None:
+            return pairs
+        if transitions.dim() < 3 or transitions.shape[-3] != pairs.shape[-3]:
+            transitions = transitions[..., None, :, :]
+        return pairs + transitions
+
+
+@functools.lru_cache(maxsize=32)
+def _recurrence(num_states: int, positions: int) -> Recurrence:
+    node = np.arange(positions * (num_states + 1)).reshape(positions, num_states + 1)
+    part = np.arange((positions - 1) * num_states**2).reshape(-1, num_states, num_states)
+    levels = [(node[t, :-1], node[t - 1, :-1], -1, part[t - 1].T) for t in range(1, positions)]
+    levels.append((node[1:, -1], node[1:, :-1], -1, -1))  # a chain that ends at t, in any state
+    return Recurrence(node.shape, part.size, levels, [-1, -1, *node[1:, -1]])

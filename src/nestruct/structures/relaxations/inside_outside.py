@@ -1,0 +1,388 @@
+"""Sums over the members of a dynamic programme, in the log domain: inside and outside.
+
+With ``v_e = value(first) + value(second) + score(part)`` for each edge e of a node,
+
+    value(node)  =  logsumexp of v_e,          p_e  =  exp(v_e - value(node)),
+
+and p_e is the chance of e given its node. Going down from the goal, whose share is 1, a node hands
+``share x p_e`` on to both tails and the part of e: what parts collect are the marginals. (J. Baker,
+1979.) The product of the second derivative with a slope g is two more passes of the same kind. The
+mean of g over the members below a node goes up, ``D = sum of p_e D_e`` with ``D_e = D(first) +
+D(second) + g(part)``, and a derivative comes down with the share:
+
+    by v_e:  p_e (derivative(node) + share (D_e - D)).
+
+So log-partition and marginals are differentiable, and nothing of the size of all edges is kept.
+Everything is summed in float64: on the CPU by one kernel, elsewhere level by level.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nestruct.kernels import LANES, jit, spread_rows
+from nestruct.structures.recurrence import Recurrence
+from nestruct.structures.relaxations.inside_outside_batched import sample_batched, sums_batched
+
+_MANY = 20_000  # parts: a table of them for many rows would not stay in the cache
+
+
+def log_sum(recurrence: Recurrence, scores: Tensor, goals: Tensor) -> Tensor:
+    """The log-partition of each row ``[..., parts]``; hugely negative if there is no member.
+
+    NaN where a score that counts is, or where the goal is -1. Differentiable twice.
+    """
+    return _LogSum.apply(scores, goals, recurrence)
+
+
+def marginals(recurrence: Recurrence, scores: Tensor, goals: Tensor) -> tuple[Tensor, Tensor]:
+    """The marginals of each row and its log-partition. Differentiable once."""
+    return _Marginals.apply(scores, goals, recurrence)
+
+
+def _move(info: Any, in_dims: tuple, *tensors: Tensor) -> list[Tensor]:
+    """For vmap: every tensor with the mapped axis first."""
+    return [
+        t.expand(info.batch_size, *t.shape) if dim is None else t.movedim(dim, 0)
+        for t, dim in zip(tensors, in_dims, strict=False)
+    ]
+
+
+class _LogSum(torch.autograd.Function):
+    @staticmethod
+    def forward(scores: Tensor, goals: Tensor, recurrence: Recurrence) -> Tensor:
+        return _run(recurrence, scores, goals)[1]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
+        ctx.save_for_backward(*inputs[:2])
+        ctx.recurrence = inputs[2]
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> tuple:
+        found, _ = _Marginals.apply(*ctx.saved_tensors, ctx.recurrence)
+        return slope[..., None] * found, None, None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple, scores: Tensor, goals: Tensor, recurrence: Recurrence):
+        return _LogSum.apply(*_move(info, in_dims, scores, goals), recurrence), 0
+
+
+class _Marginals(torch.autograd.Function):
+    @staticmethod
+    def forward(scores: Tensor, goals: Tensor, recurrence: Recurrence) -> tuple[Tensor, Tensor]:
+        return _run(recurrence, scores, goals, want=True)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: tuple[Tensor, Tensor]) -> None:
+        ctx.save_for_backward(*inputs[:2], output[0])
+        ctx.recurrence = inputs[2]
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor, value_slope: Tensor) -> tuple:
+        scores, goals, found = ctx.saved_tensors
+        change = _Curvature.apply(scores, goals, slope, ctx.recurrence)
+        return change + value_slope[..., None] * found, None, None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple, scores: Tensor, goals: Tensor, recurrence: Recurrence):
+        return _Marginals.apply(*_move(info, in_dims, scores, goals), recurrence), (0, 0)
+
+
+class _Curvature(torch.autograd.Function):
+    """The derivative of ``marginals . slope``; itself not differentiable."""
+
+    @staticmethod
+    def forward(scores: Tensor, goals: Tensor, slope: Tensor, recurrence: Recurrence) -> Tensor:
+        return _run(recurrence, scores, goals, slope, want=True)[0]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
+        ctx.mark_non_differentiable(output)
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> tuple:
+        raise RuntimeError("marginals of a dynamic programme can be differentiated once.")
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple, scores: Tensor, goals: Tensor, slope: Tensor, recurrence: Any
+    ):
+        moved = _move(info, in_dims, scores, goals, slope)
+        return _Curvature.apply(*moved, recurrence), 0
+
+
+def _run(
+    recurrence: Recurrence,
+    scores: Tensor,
+    goals: Tensor,
+    slope: Tensor | None = None,
+    *,
+    want: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """Marginals if they are wanted, or their derivative along a slope; and log-partitions."""
+    lead = scores.shape[:-1]
+    rows = scores.detach().reshape(math.prod(lead), scores.shape[-1])
+    goals = goals.expand(lead).reshape(-1)
+    slopes = None if slope is None else slope.detach().expand(scores.shape).reshape(rows.shape)
+    run = _on_cpu if rows.device.type == "cpu" else sums_batched
+    found, value = run(recurrence, rows, goals, slopes, want)
+    return found.to(scores.dtype).view(*lead, found.shape[-1]), value.to(scores.dtype).view(lead)
+
+
+@torch.no_grad()
+def sample(
+    recurrence: Recurrence, scores: Tensor, goals: Tensor, uniform: Tensor
+) -> tuple[Tensor, Tensor]:
+    """One exact draw for each row, and its log-partition.
+
+    Args:
+        recurrence: The dynamic programme.
+        scores: ``[..., parts]``.
+        goals: The goal of each row.
+        uniform: ``[..., nodes]``, draws from [0, 1).
+    """
+    return _Sample.apply(scores, goals, uniform, recurrence)
+
+
+class _Sample(torch.autograd.Function):
+    """Not differentiable; a function for its rule of vmap."""
+
+    @staticmethod
+    def forward(scores: Tensor, goals: Tensor, uniform: Tensor, recurrence: Recurrence):
+        lead = scores.shape[:-1]
+        rows = scores.reshape(math.prod(lead), scores.shape[-1])
+        goals, draws = goals.expand(lead).reshape(-1), uniform.reshape(len(rows), uniform.shape[-1])
+        if rows.device.type == "cpu":
+            z = torch.empty(rows.shape, dtype=torch.float64)
+            value = torch.empty(len(rows), dtype=torch.float64)
+            _spread(recurrence, rows, goals, None, z, value, draws)
+        else:
+            z, value = sample_batched(recurrence, rows, goals, draws)
+        return z.to(scores.dtype).view(scores.shape), value.to(scores.dtype).view(lead)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: tuple[Tensor, Tensor]) -> None:
+        ctx.mark_non_differentiable(*output)
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple, scores: Tensor, goals: Tensor, uniform: Tensor, recurrence: Any
+    ):
+        moved = _move(info, in_dims, scores, goals, uniform)
+        return _Sample.apply(*moved, recurrence), (0, 0)
+
+
+def _on_cpu(
+    recurrence: Recurrence, rows: Tensor, goals: Tensor, slopes: Tensor | None, want: bool
+) -> tuple[Tensor, Tensor]:
+    out = torch.empty(len(rows), rows.shape[1] if want else 0, dtype=torch.float64)
+    value = torch.empty(len(rows), dtype=torch.float64)
+    _spread(recurrence, rows, goals, slopes, out, value, None)
+    return out, value
+
+
+def _spread(
+    recurrence: Recurrence,
+    rows: Tensor,
+    goals: Tensor,
+    slopes: Tensor | None,
+    out: Tensor,
+    value: Tensor,
+    uniform: Tensor | None,
+) -> None:
+    # In float64 whatever comes in: one kernel to compile, and it is no faster in float32.
+    none = rows.new_empty(len(rows), 0)
+    given = [rows, none if slopes is None else slopes, none if uniform is None else uniform]
+    wide = [tensor.double().contiguous().numpy() for tensor in given]
+    rest = [tensor.contiguous().numpy() for tensor in (goals, out, value)]
+    recipe = (*recurrence.edges, recurrence.used, recurrence.max_edges)
+
+    def work(part: slice) -> None:
+        _kernel(*(array[part] for array in (*wide, *rest)), *recipe)
+
+    spread_rows(work, len(rows), rows.numel())
+
+
+@jit
+def _kernel(
+    rows, slopes, uniform, goals, out, values, heads, starts, first, second, part, place, used, most
+):
+    """What is asked shows in the shapes: no ``out``, only values; ``slopes``, the derivative."""
+    count, num_parts, num_nodes = rows.shape[0], rows.shape[1], len(place) - 1
+    width = LANES if count <= LANES or num_parts > _MANY else 4 * LANES
+    backward, down = slopes.shape[1] > 0, out.shape[1] > 0
+    drawn = uniform.shape[1] > 0
+    table = np.zeros((num_parts + 1, width))
+    slope = np.zeros((num_parts + 1 if backward else 1, width))
+    found = np.zeros((num_parts + 1 if down else 1, width))
+    inside = np.zeros((num_nodes + 1, width))
+    means = np.zeros((num_nodes + 1 if backward else 1, width))
+    shares = np.zeros((num_nodes + 1 if down else 1, width))
+    pulls = np.zeros((num_nodes + 1 if backward else 1, width))
+    weights, edges = np.empty(most * width), (first, second, part)
+    stack = np.empty(num_nodes + 2, np.int64)
+    top, scale, mean = np.empty(width), np.empty(width), np.empty(width)
+    for start in range(0, count, width):
+        lanes = min(width, count - start)
+        bad = np.zeros(width, np.bool_)
+        for p in used:
+            for lane in range(lanes):
+                value = rows[start + lane, p]
+                if not value < np.inf:
+                    bad[lane], value = True, 0.0
+                table[p, lane] = max(value, -1e30)  # FORBIDDEN
+                if backward:
+                    slope[p, lane] = slopes[start + lane, p]
+        for i in range(len(heads)):
+            low, high, head = starts[i], starts[i + 1], heads[i]
+            _weigh(inside, table, edges, low, high, top, weights)
+            for lane in range(width):
+                scale[lane] = 0.0
+                mean[lane] = 0.0
+            for e in range(low, high):
+                for lane in range(width):
+                    scale[lane] += weights[(e - low) * width + lane]
+                if backward:
+                    a, b, g = means[first[e]], means[second[e]], slope[part[e]]
+                    for lane in range(width):
+                        mean[lane] += weights[(e - low) * width + lane] * (
+                            a[lane] + b[lane] + g[lane]
+                        )
+            for lane in range(width):
+                inside[head, lane] = top[lane] + np.log(scale[lane]) if high > low else -1e30
+                if backward:
+                    means[head, lane] = mean[lane] / scale[lane]
+        for lane in range(lanes):
+            goal = goals[start + lane]
+            values[start + lane] = np.nan if goal < 0 or bad[lane] else inside[goal, lane]
+            if drawn:
+                row = start + lane
+                _draw(row, lane, goal, inside, table, uniform, starts, edges, place, stack, out)
+        if not down or drawn:
+            continue
+        shares[:] = 0.0
+        found[:] = 0.0
+        pulls[:] = 0.0
+        for lane in range(lanes):
+            shares[max(goals[start + lane], 0), lane] = 1.0
+        for i in range(len(heads) - 1, -1, -1):
+            low, high, head = starts[i], starts[i + 1], heads[i]
+            share = shares[head]
+            some = 0.0
+            for lane in range(width):
+                some += share[lane]
+            if some == 0.0:
+                continue
+            # Divided by their own sum, chances are right however large the scores are.
+            _weigh(inside, table, edges, low, high, top, weights)
+            for lane in range(width):
+                scale[lane] = 0.0
+            for e in range(high - low):
+                weight = weights[e * width : (e + 1) * width]
+                for lane in range(width):
+                    scale[lane] += weight[lane]
+            for lane in range(width):
+                scale[lane] = 1.0 / scale[lane]
+            for e in range(low, high):
+                weight = weights[(e - low) * width : (e - low + 1) * width]
+                for lane in range(width):
+                    weight[lane] *= scale[lane]
+                if backward:
+                    a, b, g = means[first[e]], means[second[e]], slope[part[e]]
+                    for lane in range(width):
+                        excess = a[lane] + b[lane] + g[lane] - means[head, lane]
+                        change = pulls[head, lane] + share[lane] * excess
+                        mean[lane] = weight[lane] * change
+                    a, b, g = pulls[first[e]], pulls[second[e]], found[part[e]]
+                    for lane in range(width):
+                        a[lane] += mean[lane]
+                    for lane in range(width):
+                        b[lane] += mean[lane]
+                    for lane in range(width):
+                        g[lane] += mean[lane]
+                a, b, g = shares[first[e]], shares[second[e]], found[part[e]]
+                for lane in range(width):
+                    a[lane] += weight[lane] * share[lane]
+                for lane in range(width):
+                    b[lane] += weight[lane] * share[lane]
+                if not backward:
+                    for lane in range(width):
+                        g[lane] += weight[lane] * share[lane]
+        for lane in range(lanes):
+            out[start + lane] = 0.0
+        for p in used:
+            for lane in range(lanes):
+                out[start + lane, p] = found[p, lane]
+
+
+@jit
+def _weigh(inside, table, edges, low, high, top, weights):
+    """``exp(v_e - top)`` of a node's edges, with top the largest v_e."""
+    first, second, part = edges
+    width = len(top)
+    for lane in range(width):
+        top[lane] = -np.inf
+    for e in range(low, high):
+        a, b, s = inside[first[e]], inside[second[e]], table[part[e]]
+        weight = weights[(e - low) * width : (e - low + 1) * width]
+        for lane in range(width):
+            weight[lane] = (a[lane] + b[lane]) + s[lane]
+        for lane in range(width):
+            top[lane] = weight[lane] if weight[lane] > top[lane] else top[lane]
+    for e in range(high - low):
+        weight = weights[e * width : (e + 1) * width]
+        for lane in range(width):
+            weight[lane] -= top[lane]
+    _exponentiate(weights[: (high - low) * width])
+
+
+@jit
+def _exponentiate(weights):
+    """Without a call, so that it is vectorised: the polynomial of `soft_parse`, to 2e-13."""
+    for place in range(len(weights)):
+        x = weights[place] * (1 / 1024)
+        p = 1 / 24 + x * (1 / 120 + x * (1 / 720 + x * (1 / 5040)))
+        p = 1 + x * (1 + x * (1 / 2 + x * (1 / 6 + x * p)))
+        p *= p
+        p *= p
+        p *= p
+        p *= p
+        p *= p
+        p *= p
+        p *= p
+        p *= p
+        p *= p
+        p *= p
+        weights[place] = p if x > -0.6 else 0.0
+
+
+@jit
+def _draw(row, lane, goal, inside, table, uniform, starts, edges, place, stack, z):
+    """Walks down from the goal; at each node an edge is drawn with its chance p_e."""
+    first, second, part = edges
+    num_nodes, num_parts = len(place) - 1, z.shape[1]
+    z[row] = 0.0
+    stack[0], depth = max(goal, 0), 1
+    while depth > 0:
+        depth -= 1
+        node = stack[depth]
+        i = place[node]
+        if i < 0:
+            continue
+        left, way = uniform[row, node], starts[i]
+        for e in range(starts[i], starts[i + 1]):
+            v = inside[first[e], lane] + inside[second[e], lane] + table[part[e], lane]
+            chance = math.exp(v - inside[node, lane])
+            if chance > 0.0:
+                way = e
+                left -= chance
+                if left < 0.0:
+                    break
+        if part[way] < num_parts:
+            z[row, part[way]] = 1.0
+        stack[depth], stack[depth + 1] = first[way], second[way]
+        depth += 1 if second[way] == num_nodes else 2
