@@ -43,7 +43,7 @@ def k_best(recurrence: Recurrence, scores: Tensor, goals: Tensor, k: int) -> tup
     # One more than the rank of the derivation that each result takes at a node.
     taken = torch.zeros_like(values, dtype=torch.long)
     at_goal = goal.expand(k, -1)[..., None]
-    taken.scatter_(2, at_goal, (number + 1)[:, None, None].expand_as(at_goal))
+    taken.scatter_add_(2, at_goal, (number + 1)[:, None, None].expand_as(at_goal))
     z = table.new_zeros(k, *table.shape)
     for level, way in zip(reversed(levels), reversed(ways), strict=True):
         ranks = pairs if level.is_binary else [(i, 0) for i in range(k)]
@@ -73,7 +73,8 @@ def max_marginals(recurrence: Recurrence, scores: Tensor, goals: Tensor) -> tupl
     values, levels = value_table(recurrence, table), recurrence.levels(scores)
     for level in levels:
         values[:, level.heads] = edge_values(level, values, table).amax(-1)
-    outside = torch.full_like(values, -torch.inf).scatter_(1, goal, 0.0)
+    nodes = torch.arange(values.shape[1], device=scores.device)
+    outside = torch.where(nodes == goal, torch.zeros_like(values), -torch.inf)
     found = torch.full_like(table, -torch.inf)
     for level in reversed(levels):
         above = outside[:, level.heads, None] + table[:, level.part]
