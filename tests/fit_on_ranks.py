@@ -63,4 +63,5 @@ def main(folder: Path) -> None:
 if __name__ == "__main__":
     dist.init_process_group("gloo")
     main(Path(sys.argv[1]))
+    dist.barrier()  # a process that ends while another still reads aborts it, now and then
     dist.destroy_process_group()

@@ -13,6 +13,7 @@ import nestruct
 from nestruct import InputError, SolverLayer
 from nestruct.estimators import SolverGradient
 from nestruct.estimators.registry import ESTIMATORS
+from nestruct.structures.dynamic_programme import DynamicProgramme
 from nestruct.structures.registry import STRUCTURES
 
 GRADIENTS: dict[str, Any] = {
@@ -64,7 +65,10 @@ SLOW = {"projective_tree", "non_projective_tree", "permutation"}  # their kernel
 def test_default_options_give_a_gradient_at_scores_of_unit_scale(name, key):
     kind, smalls = STRUCTURES[key]
     structure: Any = kind(**smalls[-1] if key != "k_subset" else {"num_items": 5, "k": 2})
-    scores = scores_of(16, *getattr(structure, "part_shape", (5, 5)))
+    sized = isinstance(structure, DynamicProgramme)
+    sizes = [4] * len(structure.context_names) if sized else []
+    shape = structure.shape(*sizes) if sized else getattr(structure, "part_shape", (5, 5))
+    scores = scores_of(16, *shape)
     layer = SolverLayer(structure, GRADIENTS[name]())
     assert structure.contains(layer(scores)).all()
     found = gradient_of(layer, scores)
