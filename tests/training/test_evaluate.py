@@ -161,7 +161,14 @@ def test_a_loss_that_is_nan_for_another_reason_is_not_left_out():
 
 def test_a_step_without_any_answer_says_whose_fault_it_is():
     model = HalfSolved(lambda scores: scores * torch.nan)
+    estimator = nestruct.StructureNES()
     model.scale = torch.nn.Parameter(torch.ones(3))
     model.encode = lambda batch: batch * model.scale
-    with pytest.raises(nestruct.NestructError, match="The solver had no answer for"):
-        nestruct.StructureNES().backward(model, torch.randn(4, 3), seed=0)
+    with pytest.raises(
+        nestruct.NestructError, match="The solver had no answer for 64 instances of it"
+    ):
+        estimator.backward(model, torch.randn(4, 3), seed=0)
+    model.structure = nestruct.BlackBox(lambda scores: scores > 0, shape=(3,), batched=False)
+    model.decode = lambda batch, z: (z * batch).sum(-1) * torch.nan
+    with pytest.raises(nestruct.NestructError, match="Look for NaN in the data"):
+        estimator.backward(model, torch.randn(4, 3), seed=0)

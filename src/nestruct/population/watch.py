@@ -18,6 +18,7 @@ class Watch:
         self.message = message
         self.event: torch.cuda.Event | None = None
         self.usable: Tensor | None = None
+        self.unanswered = num_unanswered()  # when a step was last looked at
 
     def look(self, usable: Tensor) -> None:
         """Takes note of how many members of a step were usable."""
@@ -38,12 +39,14 @@ class Watch:
         """Raises if the last step noted, and finished, left nothing."""
         if self.usable is None or (self.event is not None and not self.event.query()):
             return
-        if self.usable == 0:
-            self.usable = self.event = None
-            lost, owner = num_unanswered(), self.message.partition(":")[0]
-            if lost:
-                raise NestructError(
-                    f"{owner}: no loss of this step is finite. The solver had no answer for {lost} "
-                    "instances so far (NaN, a timeout or a crash): look there first."
-                )
-            raise NestructError(self.message)
+        lost, self.unanswered = num_unanswered() - self.unanswered, num_unanswered()
+        if self.usable > 0:
+            return
+        self.usable = self.event = None
+        owner = self.message.partition(":")[0]
+        if lost:
+            raise NestructError(
+                f"{owner}: no loss of this step is finite. The solver had no answer for {lost} "
+                "instances of it (NaN, a timeout or a crash): look there first."
+            )
+        raise NestructError(self.message)
