@@ -32,7 +32,7 @@ def drawn(structure, *lead: int, seed: int = 0, dtype=torch.float64) -> torch.Te
 
 def both_forms(structure, scores: torch.Tensor, ends: torch.Tensor):
     solver = SOLVERS[structure._solver]
-    assert solver.kernel is not None and solver.batched is not None  # noqa: PT018
+    assert solver.kernel is not None
     rows = scores.reshape(len(scores), structure.grid.num_parts).contiguous()
     z, codes = np.empty(rows.shape, rows.numpy().dtype), np.empty(len(rows), np.int64)
     run_rows(solver.kernel, rows.numpy(), ends.numpy(), structure.grid.code, z, codes)

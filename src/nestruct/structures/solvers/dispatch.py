@@ -14,13 +14,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nestruct.errors import InputError
-from nestruct.structures.rows import OK, is_capturing, may_raise, raise_bad_rows
+from nestruct.structures.rows import OK, may_raise, raise_bad_rows
 from nestruct.structures.solvers.best_derivation import derivation_batched, derivation_kernel
 from nestruct.structures.solvers.clock import count_solved, timed
 from nestruct.structures.solvers.edmonds import edmonds_batched, edmonds_kernel
 from nestruct.structures.solvers.eisner import eisner_batched, eisner_kernel
-from nestruct.structures.solvers.jonker_volgenant import jonker_volgenant_kernel
+from nestruct.structures.solvers.jonker_volgenant import (
+    jonker_volgenant_batched,
+    jonker_volgenant_kernel,
+)
 from nestruct.structures.solvers.monotone_path import (
     monotone_path_batched,
     monotone_path_kernel,
@@ -35,11 +37,11 @@ from nestruct.structures.solvers.top_k import top_k_batched
 
 
 class Solver(NamedTuple):
-    """One algorithm in its two forms; where one is missing, the other serves every device."""
+    """One algorithm in its two forms; without a kernel the batched one serves the CPU too."""
 
     part_axes: int  # trailing axes of one instance
     kernel: Callable | None  # for the CPU
-    batched: Callable[[Tensor, Tensor | None, int], tuple[Tensor, Tensor]] | None
+    batched: Callable[[Tensor, Tensor | None, int], tuple[Tensor, Tensor]]
 
 
 SOLVERS = {
@@ -47,7 +49,7 @@ SOLVERS = {
     "prim": Solver(1, prim_kernel, prim_batched),
     "eisner": Solver(2, eisner_kernel, eisner_batched),
     "edmonds": Solver(2, edmonds_kernel, edmonds_batched),
-    "jonker_volgenant": Solver(2, jonker_volgenant_kernel, None),
+    "jonker_volgenant": Solver(2, jonker_volgenant_kernel, jonker_volgenant_batched),
     "monotone_path": Solver(1, monotone_path_kernel, monotone_path_batched),
     "shortest_path": Solver(1, shortest_path_kernel, shortest_path_batched),
     "derivation": Solver(1, derivation_kernel, derivation_batched),
@@ -88,18 +90,12 @@ def _solve(
         return torch.empty(scores.shape, dtype=scores.dtype, device=scores.device)
     count_solved(len(rows))
     on_cpu = rows.device.type == "cpu"
-    if entry.batched is not None and not (on_cpu and entry.kernel):
-        with timed() if on_cpu else nullcontext():
+    with timed() if on_cpu else nullcontext():
+        if on_cpu and entry.kernel:
+            z, codes = _solve_on_cpu(entry.kernel, rows, lengths, option)
+        else:
             z, codes = entry.batched(rows, lengths, option)
-        z = torch.where((codes == OK).view(-1, *[1] * len(parts)), z, torch.nan)
-    else:
-        if is_capturing(rows):
-            raise InputError(
-                f"{owner} solves on the CPU, which a CUDA graph cannot hold: switch the graph off."
-            )
-        with timed():
-            z, codes = _solve_on_cpu(entry.kernel, rows.cpu(), lengths, option)
-        z = z.to(rows.device)
+            z = torch.where((codes == OK).view(-1, *[1] * len(parts)), z, torch.nan)
     if strict and may_raise(rows):
         raise_bad_rows(codes.view(lead), owner)
     return z.view(scores.shape)

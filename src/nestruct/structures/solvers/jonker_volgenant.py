@@ -7,6 +7,8 @@ below are their negatives.
 """
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from nestruct.kernels import jit
 from nestruct.structures.rows import NO_MEMBER, NOT_FINITE, OK
@@ -154,6 +156,18 @@ def _augment(start, cost, price, row_of, column_of, distance, before, columns):
         column_of[i], end = end, column_of[i]
         if i == start:
             return True
+
+
+def jonker_volgenant_batched(
+    rows: Tensor, lengths: Tensor | None, option: int
+) -> tuple[Tensor, Tensor]:
+    """CUDA: a program for each instance; no host synchronisation."""
+    from nestruct.structures.solvers.jonker_volgenant_cuda import jonker_volgenant_cuda
+
+    column_of, codes = jonker_volgenant_cuda(rows.contiguous())
+    # A row that found no column has -1: its instance has no answer.
+    z = torch.zeros_like(rows).scatter_(2, column_of.clamp(min=0)[:, :, None], 1.0)
+    return z, codes
 
 
 def jonker_volgenant_plain(scores: np.ndarray) -> np.ndarray:

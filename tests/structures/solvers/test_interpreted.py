@@ -1,0 +1,82 @@
+"""The CUDA kernels on a machine without a GPU: Triton's interpreter runs them on CPU tensors.
+
+Not among the default tests, since triton need not be there and the interpreter takes minutes:
+``TRITON_INTERPRET=1 pytest -m slow tests/structures/solvers/test_interpreted.py``. It shows what a
+kernel computes, not that it compiles, nor how fast it is.
+"""
+
+import os
+
+import numpy as np
+import pytest
+import torch
+
+from nestruct.structures.rows import OK
+from nestruct.structures.solvers import SOLVERS
+from nestruct.structures.solvers.run import run_rows
+
+if os.environ.get("TRITON_INTERPRET") != "1":
+    pytest.skip("TRITON_INTERPRET is not 1", allow_module_level=True)
+pytest.importorskip("triton")
+pytestmark = pytest.mark.slow
+
+
+def on_cpu(
+    solver: str, rows: torch.Tensor, lengths: torch.Tensor, option: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """What numba's kernel answers; zeros where it has no answer."""
+    kernel = SOLVERS[solver].kernel
+    assert kernel is not None
+    z, codes = np.zeros(rows.shape), np.empty(len(rows), np.int64)
+    run_rows(kernel, rows.numpy(), lengths.numpy(), option, z, codes)
+    z[codes != OK] = 0
+    return torch.from_numpy(z), torch.from_numpy(codes)
+
+
+def assignments(kind: str, n: int) -> torch.Tensor:
+    generator = np.random.default_rng(n)
+    rows = generator.normal(size=(6, n, n))
+    if kind == "ties":
+        rows = generator.integers(0, 3, size=(6, n, n)).astype("float64")
+    if kind == "forbidden":
+        rows = np.where(generator.random(rows.shape) < 0.5, -np.inf, rows.round())
+    if kind == "bad":
+        rows[1, 0, -1], rows[3, -1, 0], rows[4, :, 0] = np.nan, np.inf, -np.inf
+    return torch.from_numpy(rows)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("kind", ["gaussian", "ties", "forbidden", "bad"])
+def test_assignments_equal_the_cpu_ties_too(kind, dtype):
+    for n in (1, 2, 3, 5, 9):
+        rows = assignments(kind, n).to(dtype)
+        expected, codes = on_cpu("jonker_volgenant", rows, torch.full((6,), n), 0)
+        z, found = SOLVERS["jonker_volgenant"].batched(rows, None, 0)
+        assert z.dtype == dtype
+        assert torch.equal(found, codes)
+        assert torch.equal(z[codes == OK].double(), expected[codes == OK])
+
+
+@pytest.mark.parametrize("single_root", [0, 1])
+def test_trees_equal_the_cpu(single_root):
+    from nestruct.structures.solvers.edmonds_cuda import edmonds_cuda
+    from nestruct.structures.solvers.eisner_cuda import eisner_cuda
+
+    size, lengths = 7, torch.tensor([6, 5, 2, 1, 6])
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randn(5, size, size, dtype=torch.float64, generator=generator)
+    rows[4] = rows[4].round()  # ties
+    node = torch.arange(size)
+    arcs = (node[:, None] != node) & (node > 0)
+    arcs = arcs & (torch.maximum(node[:, None], node) <= lengths[:, None, None])
+    usable = torch.where(arcs, rows, -torch.inf)
+    words = (node > 0) & (node <= lengths[:, None])
+    for solver in ("eisner", "edmonds"):
+        if solver == "eisner":
+            heads, _ = eisner_cuda(usable, lengths, single_root)
+        else:
+            heads, codes = edmonds_cuda(usable.mT.contiguous(), lengths, single_root)
+            assert (codes == OK).all()
+        expected, codes = on_cpu(solver, rows, lengths, single_root)
+        assert (codes == OK).all()
+        assert torch.equal(heads[words], expected.argmax(1)[words])
