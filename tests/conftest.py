@@ -1,6 +1,8 @@
 """Set-up of the test run: shape types checked by beartype, reproducible hypothesis draws."""
 
 import os
+import shutil
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -10,6 +12,11 @@ import shapes
 # slower). Before torch is imported, and for the processes that tests start.
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# What trainings write is synced, file by file: waits of a disk that are most of a short training.
+MEMORY = Path("/dev/shm")
+if MEMORY.is_dir() and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 4 << 30:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 shapes.install()
 
