@@ -3,14 +3,15 @@
 import json
 import os
 import random
-import resource
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
+from forked import Command
 from rank_faults import ranks_of
 from safetensors.numpy import load_file
 
@@ -41,7 +42,7 @@ lr = 0.01
 [scheduler]
 name = "CosineAnnealingLR"
 [training]
-max_steps = 100
+max_steps = 50
 batch_size = 16
 log_interval = 1
 eval_interval = 5
@@ -51,17 +52,14 @@ checkpoint_seconds = 0
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
 
 
-def command(*words: object) -> list[str]:
-    return [sys.executable, "-m", "nestruct", *map(str, words)]
+def finish(*words: object, said: Path, **options: Any) -> Command:
+    """A command that has ended."""
+    command = Command(*words, said=said, **options)
+    command.wait()
+    return command
 
 
-def finish(*words: object, **options) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        command(*words), env=ENVIRONMENT, capture_output=True, text=True, timeout=240, **options
-    )
-
-
-def wait_for(run: Path, lines: int, process: subprocess.Popen) -> None:
+def wait_for(run: Path, lines: int, process: subprocess.Popen | Command) -> None:
     """Until the process has logged so many lines."""
     log = run / "metrics.jsonl"
     while process.poll() is None and (
@@ -81,8 +79,8 @@ def recipe(tmp_path_factory) -> Path:
 def whole(recipe) -> Path:
     """A run that nothing disturbed."""
     run = recipe.parent / "whole"
-    answer = finish("train", recipe, "--run", run)
-    assert answer.returncode == 0, answer.stderr
+    answer = finish("train", recipe, "--run", run, said=recipe.parent / "said")
+    assert answer.poll() == 0, answer.errors
     return run
 
 
@@ -130,22 +128,20 @@ def test_killed_at_any_moment_every_kind_of_run_is_the_same(kills, cases):
 def test_killed_at_random_moments_the_run_is_the_same(recipe, whole, tmp_path, seed):
     """With a checkpoint every step most of the time is spent writing: kills hit writes too."""
     draw = random.Random(seed)
-    run, kills = tmp_path / "run", 0
+    run, said, kills = tmp_path / "run", tmp_path / "said", 0
     for _ in range(3):
         words = ["--resume", run] if (run / "config.toml").exists() else [recipe, "--run", run]
-        process = subprocess.Popen(
-            command("train", *words), env=ENVIRONMENT, stdout=subprocess.DEVNULL
-        )
+        process = Command("train", *words, said=said)
         before = read_lines(run)
         wait_for(run, before + draw.randrange(1, 15), process)
         time.sleep(draw.random() * 0.03)
         kills += process.poll() is None
-        process.send_signal(signal.SIGKILL)
+        process.send(signal.SIGKILL)
         process.wait()
     assert kills == 3
-    answer = finish("train", "--resume", run)
-    assert answer.returncode == 0, answer.stderr
-    assert "Continuing at step" in answer.stdout
+    answer = finish("train", "--resume", run, said=said)
+    assert answer.poll() == 0, answer.errors
+    assert "Continuing at step" in answer.output
     assert_same(whole, run)
 
 
@@ -155,78 +151,63 @@ def read_lines(run: Path) -> int:
 
 
 def test_killed_before_anything_was_saved(recipe, whole, tmp_path):
-    run = tmp_path / "run"
-    process = subprocess.Popen(
-        command("train", recipe, "--run", run), env=ENVIRONMENT, stdout=subprocess.DEVNULL
-    )
+    run, said = tmp_path / "run", tmp_path / "said"
+    process = Command("train", recipe, "--run", run, said=said)
     while not (run / "config.toml").exists():
         time.sleep(0.001)
-    process.kill()
-    process.wait()
-    assert finish("train", "--resume", run).returncode == 0
+    process.send(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    assert finish("train", "--resume", run, said=said).poll() == 0
     assert_same(whole, run)
 
 
 def test_ctrl_c_saves_and_says_how_to_resume(recipe, whole, tmp_path):
-    run = tmp_path / "run"
-    process = subprocess.Popen(
-        command("train", recipe, "--run", run),
-        env=ENVIRONMENT,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    run, said = tmp_path / "run", tmp_path / "said"
+    process = Command("train", recipe, "--run", run, said=said)
     wait_for(run, 10, process)
-    process.send_signal(signal.SIGINT)
-    output, _ = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert f"nestruct train --resume {run}" in " ".join(output.split())
+    process.send(signal.SIGINT)
+    assert process.wait() == 130
+    assert f"nestruct train --resume {run}" in " ".join(process.output.split())
     step = read_checkpoint(run / "checkpoints" / "last").step
-    assert f"Stopped at step {step}" in output
-    assert finish("train", "--resume", run).returncode == 0
+    assert f"Stopped at step {step}" in process.output
+    assert finish("train", "--resume", run, said=said).poll() == 0
     assert_same(whole, run)
 
 
 @pytest.mark.slow  # run/test_lock.py has two in one process
 def test_a_second_trainer_is_refused_while_the_first_runs(recipe, tmp_path):
     run = tmp_path / "run"
-    process = subprocess.Popen(
-        command("train", recipe, "--run", run, "training.max_steps=100000"),
-        env=ENVIRONMENT,
-        stdout=subprocess.DEVNULL,
-    )
+    words = ["train", recipe, "--run", run, "training.max_steps=100000"]
+    process = Command(*words, said=tmp_path / "first")
     try:
         wait_for(run, 3, process)
-        answer = finish("train", "--resume", run)
+        answer = finish("train", "--resume", run, said=tmp_path / "second")
         assert process.poll() is None
     finally:
-        process.kill()
+        process.send(signal.SIGKILL)
         process.wait()
-    assert answer.returncode == 1
-    assert answer.stderr.strip().endswith("wait for it, stop it, or choose another folder.")
-    assert "in use by another trainer" in answer.stderr
+    assert answer.poll() == 1
+    assert answer.errors.strip().endswith("wait for it, stop it, or choose another folder.")
+    assert "in use by another trainer" in answer.errors
 
 
 def test_a_full_disk_ends_with_one_sentence_and_the_last_checkpoint_is_intact(
     recipe, whole, tmp_path
 ):
     """The limit on the size of a file stands in for a full disk: the log grows into it."""
-    run = tmp_path / "run"
+    run, said = tmp_path / "run", tmp_path / "said"
     files = (whole / "checkpoints").rglob("*.*")
     size = max(file.stat().st_size for file in files if file.is_file()) + 500
     assert size < (whole / "metrics.jsonl").stat().st_size
-
-    def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
-
-    answer = finish("train", recipe, "--run", run, preexec_fn=limit)
-    assert answer.returncode == 1
-    assert answer.stderr.startswith(f"nestruct: Cannot write to {run}: File too large")
-    assert len(answer.stderr.splitlines()) == 1
+    answer = finish("train", recipe, "--run", run, said=said, file_size=size)
+    assert answer.poll() == 1
+    assert answer.errors.startswith(f"nestruct: Cannot write to {run}: File too large")
+    assert len(answer.errors.splitlines()) == 1
     step = read_checkpoint(run / "checkpoints" / "last").step
-    assert f"The checkpoint of step {step} is intact" in answer.stderr
-    assert 0 < step < 100
+    assert f"The checkpoint of step {step} is intact" in answer.errors
+    assert 0 < step < 50
     assert not list(run.rglob(".*.writing")) + list(run.rglob(".writing"))
-    assert finish("train", "--resume", run).returncode == 0
+    assert finish("train", "--resume", run, said=said).poll() == 0
     assert_same(whole, run)
 
 
@@ -247,7 +228,7 @@ def shared(recipe) -> Path:
 
 
 def test_two_processes_train_the_same_run_and_one_writes(whole, shared):
-    assert Path(f"{shared}.out").read_text().count("Finished after 100 steps") == 1
+    assert Path(f"{shared}.out").read_text().count("Finished after 50 steps") == 1
     ours, theirs = (load_file(r / "checkpoints/last/model.safetensors") for r in (shared, whole))
     for name in theirs:
         assert abs(ours[name] - theirs[name]).max() < 1e-4, name
