@@ -1,10 +1,5 @@
 """Small models that tests share."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 from torch import nn
@@ -138,20 +133,6 @@ def run_command(*words: object) -> int:
     with pytest.raises(SystemExit) as stop:
         main([str(word) for word in words])
     return 0 if stop.value.code is None else int(stop.value.code)
-
-
-def run_on_ranks(processes: int, script: Path, *words: object) -> None:
-    """Runs a script under torchrun, on one machine and with gloo."""
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    done = subprocess.run(
-        [*torchrun, f"--nproc-per-node={processes}", str(script), *map(str, words)],
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        timeout=240,
-        check=False,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
 
 
 def assert_mean(trials: torch.Tensor, expected: torch.Tensor) -> None:

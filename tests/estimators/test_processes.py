@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 import torch
+from forked import run_on_ranks
 from on_ranks import CASES, two_steps
-from toys import run_on_ranks
 
 from nestruct.estimators.registry import ESTIMATORS
 

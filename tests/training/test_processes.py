@@ -7,7 +7,7 @@ import fit_on_ranks
 import pytest
 import torch
 import train_on_ranks
-from toys import run_on_ranks
+from forked import run_on_ranks
 
 from nestruct.training.recipes import recipe_names
 from nestruct.training.run import read_checkpoint
