@@ -1,6 +1,7 @@
 """The command line as a person meets it: help, errors, overrides, files."""
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import tomllib
 
 import pytest
 import torch
+from forked import Command
 from toys import run_command as run
 
 import nestruct
@@ -222,14 +224,23 @@ def test_a_reader_that_goes_away_does_not_stop_training(tmp_path):
     assert '"split": "test"' in (folder / "metrics.jsonl").read_text()
 
 
-def test_a_sweep_with_a_run_that_fails_says_so(tmp_path, capfd):
+def test_a_sweep_names_what_failed_and_does_only_that_again(tmp_path, capfd):
     (tmp_path / "seed=0").mkdir()
     (tmp_path / "seed=0" / "config.toml").write_text("broken")
-    words = ["sweep", "graph-layout-tiny", "seed=0,1", *QUICK, "--run", tmp_path]
-    assert run(*words, "--max-steps", 1) == 1
+    words = ["sweep", "graph-layout-tiny", "seed=0,1", "estimator.sigma=0.1", *QUICK]
+    words += ["--run", tmp_path, "--max-steps", 1, "--jobs", 2]
+    assert run(*words) == 1
     output = capfd.readouterr().out
     assert "failed (status 1)" in output
     assert "seed=1: best validation loss" in output
+    shutil.rmtree(tmp_path / "seed=0")
+    assert run(*words) == 0
+    output = capfd.readouterr().out
+    assert "seed=0: best validation loss" in output
+    assert output.count("already done") == 1
+    assert sorted(p.name for p in tmp_path.iterdir() if p.is_dir()) == ["seed=0", "seed=1"]
+    assert run(*words) == 0
+    assert capfd.readouterr().out.count("already done") == 2
 
 
 @pytest.mark.parametrize(
@@ -244,11 +255,10 @@ def test_a_signal_reaches_the_runs_of_a_sweep_and_the_same_command_continues(
     tmp_path, number, processes
 ):
     command, process = start_sweep(tmp_path, processes)
-    process.send_signal(number)
-    output, _ = process.communicate(timeout=120)
-    assert process.returncode == 130
-    assert "seed=0: stopped, saved" in output
-    assert "Stopped; the same command continues." in output
+    process.send(number)
+    assert process.wait() == 130
+    assert "seed=0: stopped, saved" in process.output
+    assert "Stopped; the same command continues." in process.output
     assert "Stopped at step" in (tmp_path / "seed=0.log").read_text()
     assert not (tmp_path / "seed=1").exists()
     continue_sweep(command, tmp_path)
@@ -258,7 +268,6 @@ def test_a_signal_reaches_the_runs_of_a_sweep_and_the_same_command_continues(
 def test_the_runs_of_a_sweep_that_is_killed_are_saved_and_the_same_command_continues(tmp_path):
     command, process = start_sweep(tmp_path)
     process.kill()
-    process.communicate(timeout=120)
     until = time.monotonic() + 60
     while "Stopped at step" not in (tmp_path / "seed=0.log").read_text():
         assert time.monotonic() < until
@@ -268,10 +277,9 @@ def test_the_runs_of_a_sweep_that_is_killed_are_saved_and_the_same_command_conti
 
 def start_sweep(folder, processes=1):
     """The command of a long sweep, and its process once the first run has begun."""
-    words = ["sweep", "graph-layout-tiny", "seed=0,1", *QUICK, "--run", str(folder)]
-    words += ["training.log_interval=1", "--processes", str(processes)]
-    command = [sys.executable, "-m", "nestruct", *words, "--max-steps"]
-    process = subprocess.Popen([*command, "100000"], stdout=subprocess.PIPE, text=True)
+    command = ["sweep", "graph-layout-tiny", "seed=0,1", *QUICK, "--run", folder]
+    command += ["training.log_interval=1", "--processes", processes, "--max-steps"]
+    process = Command(*command, 100000, said=folder / "said")
     log = folder / "seed=0" / "metrics.jsonl"
     while process.poll() is None and (not log.exists() or log.stat().st_size < 2000):
         time.sleep(0.01)
@@ -281,8 +289,9 @@ def start_sweep(folder, processes=1):
 def continue_sweep(command, folder):
     log = folder / "seed=0" / "metrics.jsonl"
     step = json.loads(log.read_text().splitlines()[-1])["step"]
-    answer = subprocess.run([*command, str(step + 1)], capture_output=True, text=True, check=True)
-    assert answer.stdout.count("best validation loss") == 2
+    process = Command(*command, step + 1, said=folder / "said")
+    assert process.wait() == 0
+    assert process.output.count("best validation loss") == 2
     assert f"Continuing at step {step}." in (folder / "seed=0.log").read_text()
 
 
@@ -295,19 +304,6 @@ def test_values_of_a_sweep_may_hold_commas():
         "optimizer.betas=[0.8,0.9]",
     ]
     assert varied == ["optimizer.betas"]
-
-
-def test_sweep_skips_what_is_done(tmp_path, capfd):
-    words = ["sweep", "graph-layout-tiny", "seed=0,1", "estimator.sigma=0.1", "--run", tmp_path]
-    words += ["--max-steps", 1, "--jobs", 2, *(f"{word}" for word in QUICK)]
-    assert run(*words) == 0
-    assert capfd.readouterr().out.count("best validation loss") == 2
-    assert sorted(p.name for p in tmp_path.iterdir() if p.is_dir()) == [
-        "seed=0",
-        "seed=1",
-    ]
-    assert run(*words) == 0
-    assert capfd.readouterr().out.count("already done") == 2
 
 
 def test_check_gradient(capsys):
