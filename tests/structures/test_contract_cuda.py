@@ -1,14 +1,20 @@
 """The same answers on a GPU, also inside a captured graph. Skipped where there is none."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
 import pytest
 import torch
 from cases import CASES, GIBBS_CASES, SAMPLE_CASES
 
 import nestruct
 from nestruct import InputError
-from nestruct.structures import sparse_map
+from nestruct.structures import DynamicProgramme, sparse_map
 
-pytestmark = pytest.mark.cuda
+pytestmark = [
+    pytest.mark.cuda,
+    pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype"),
+]
 
 CAPTURABLE = {
     "categorical": (nestruct.Categorical(10), (64, 10)),
@@ -27,6 +33,31 @@ CAPTURABLE = {
     "path of eight moves": (nestruct.GridPath(4, 5, moves="eight", scores="edges"), (64, 55)),
     "black box": (nestruct.BlackBox(lambda s: s > 0, (7,)), (64, 7)),
 }
+# Where the host may look, these do: rounds end as soon as nothing changes.
+LOOKING = {name for name in CAPTURABLE if name.startswith(("non-proj", "path of", "black box"))}
+METHODS: dict[str, Callable] = {
+    "log_partition": lambda structure, scores: structure.log_partition(scores),
+    "marginals": lambda structure, scores: structure.marginals(scores),
+    "entropy": lambda structure, scores: structure.entropy(scores),
+    "relax": lambda structure, scores: structure.relax(scores, 0.7),
+    "sample": lambda structure, scores: structure.sample(scores, nestruct.Noise(5)),
+    "kbest": lambda structure, scores: structure.kbest(scores, 3)[0],
+    "max_marginals": lambda structure, scores: structure.max_marginals(scores),
+}
+LATER = ("linear chain", "semi-Markov", "alignment", "constituency tree", "monotone path")
+CALLS = [
+    (name, method)
+    for name in (*LATER, "permutation", "projective tree", "projective tree, many roots")
+    for method in METHODS
+    if hasattr(CAPTURABLE[name][0], method)
+]
+each_call = pytest.mark.parametrize(("name", "method"), CALLS, ids=[": ".join(c) for c in CALLS])
+# Where both forms add the same numbers in the same order, and take the first among equals.
+SAME_TIES = [
+    case
+    for case in CASES
+    if isinstance(case.structure, DynamicProgramme | nestruct.GridPath | nestruct.Permutation)
+]
 
 
 def gaussian(shape, dtype=torch.float32) -> torch.Tensor:
@@ -90,19 +121,45 @@ def test_samples_are_legal(case):
     assert case.structure.contains(z).all()
 
 
+@pytest.mark.parametrize("case", SAME_TIES, ids=repr)
+def test_ties_fall_as_on_the_cpu(case):
+    generator = torch.Generator().manual_seed(0)
+    scores = torch.randint(-2, 2, (100, *case.shape), generator=generator).float()
+    scores[50:] = torch.where(scores[50:] == -2, -torch.inf, scores[50:])
+    with nestruct.nan_rows():
+        z = case.structure.argmax(scores.cuda()).cpu()
+        torch.testing.assert_close(z, case.structure.argmax(scores), rtol=0, atol=0, equal_nan=True)
+
+
+@each_call
+def test_methods_equal_the_cpu_and_read_nothing_on_the_host(name, method):
+    structure, shape = CAPTURABLE[name]
+    call, scores = METHODS[method], gaussian(shape, torch.float64)
+    on_gpu = scores.cuda()
+    with nestruct.nan_rows():
+        call(structure, on_gpu)
+        with no_synchronisation():
+            found = call(structure, on_gpu)
+    torch.testing.assert_close(found.cpu(), call(structure, scores))
+
+
+@each_call
+def test_methods_inside_a_captured_graph(name, method):
+    structure, shape = CAPTURABLE[name]
+    call, static = METHODS[method], gaussian(shape, torch.float64).cuda()
+    graph, found = captured(lambda scores: call(structure, scores), static)
+    fresh = torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    static.copy_(fresh)
+    graph.replay()
+    torch.testing.assert_close(found.cpu(), call(structure, fresh))
+
+
 @pytest.mark.parametrize("name", CAPTURABLE)
 def test_argmax_inside_a_captured_graph(name):
     structure, shape = CAPTURABLE[name]
     static = gaussian(shape).cuda()
-    for warm in (structure.argmax, torch.func.vmap(structure.argmax)):
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            warm(static)
-        torch.cuda.current_stream().wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            z = warm(static)
+    for argmax in (structure.argmax, torch.func.vmap(structure.argmax)):
+        graph, z = captured(argmax, static)
         fresh = torch.randn(shape, generator=torch.Generator().manual_seed(1))
         expected = structure.argmax(fresh)
         static.copy_(fresh)
@@ -116,18 +173,36 @@ def test_argmax_inside_a_captured_graph(name):
         assert torch.equal(z.cpu()[keep], expected[keep])
 
 
-@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
-def test_no_host_synchronisation_inside_vmap():
-    for structure, shape in CAPTURABLE.values():
-        # The rounds of the non-projective solver end early where the host may look.
-        if not isinstance(structure, nestruct.BlackBox | nestruct.NonProjectiveTree):
-            scores = gaussian((3, *shape)).cuda()
-            torch.func.vmap(structure.argmax)(scores)
-            try:
-                torch.cuda.set_sync_debug_mode("error")
-                torch.func.vmap(structure.argmax)(scores)
-            finally:
-                torch.cuda.set_sync_debug_mode("default")
+def captured(call: Callable, static: torch.Tensor) -> tuple[torch.cuda.CUDAGraph, torch.Tensor]:
+    """A graph of one call, after another on a stream beside it; and what it computes."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        call(static)
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = call(static)
+    return graph, found
+
+
+@contextmanager
+def no_synchronisation() -> Iterator[None]:
+    """Within it nothing may wait for the GPU, as reading a tensor on the host does."""
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("name", [name for name in CAPTURABLE if name not in LOOKING])
+def test_no_host_synchronisation_inside_vmap(name):
+    structure, shape = CAPTURABLE[name]
+    scores = gaussian((3, *shape)).cuda()
+    torch.func.vmap(structure.argmax)(scores)
+    with no_synchronisation():
+        torch.func.vmap(structure.argmax)(scores)
 
 
 def test_bad_rows_are_named():
