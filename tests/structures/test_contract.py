@@ -1,7 +1,10 @@
 """What every registered structure must do, against the list of all its members."""
 
+import ast
 import copy
 import itertools
+import tomllib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +17,7 @@ from hypothesis.extra import numpy as hnp
 import nestruct
 from nestruct import InputError
 from nestruct.structures.base import Countable, Samplable
+from nestruct.structures.registry import STRUCTURES
 
 DTYPES = [torch.float32, torch.float64]
 # Few distinct values make ties; -inf forbids.
@@ -330,6 +334,26 @@ def test_large_spaces_are_counted_but_not_listed():
     for large in (nestruct.SpanningTree(10), nestruct.KSubset(45, 9), nestruct.Permutation(12)):
         with pytest.raises(InputError, match="too many to list"):
             large.enumerate()
+
+
+def test_only_what_stands_above_the_structures_imports_one():
+    """They are a layer of the import contract, which so needs no line for each of them."""
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+    (layers,) = (
+        contract["layers"]
+        for contract in project["tool"]["importlinter"]["contracts"]
+        if contract.get("containers") == ["nestruct.structures"]
+    )
+    above = " | ".join(layers[: layers.index("black_box")]).split(" | ")
+    room = Path(nestruct.__file__).parent / "structures"
+    spaces = {entry.structure.__module__ for entry in STRUCTURES.values()}
+    importing = {
+        str(file.relative_to(room).with_suffix(""))
+        for file in room.rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.ImportFrom) and node.module in spaces
+    }
+    assert {"__init__", "registry"} <= importing <= {"__init__", *above}
 
 
 def test_a_subclass_needs_only_argmax():
