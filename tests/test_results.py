@@ -105,6 +105,19 @@ def test_a_configuration_is_named_by_its_options(name):
         assert hashlib.sha256(text.encode()).hexdigest()[:12] == name
 
 
+def test_open_loop_evaluations_get_a_column_once_there_are_any(tables):
+    table1, data = import_module("table1"), read("table1")
+    before = table1.main_table(data).splitlines()
+    assert "open loop" not in before[0]
+    for seed in (0, 1):  # as if two of the five had been evaluated so
+        data["runs"][f"structure-nes-s{seed}"]["test"][table1.OPEN_LOOP] = 600.0 + 20 * seed
+    after = table1.main_table(data).splitlines()
+    assert after[0].count("open loop") == 2
+    (row,) = (line for line in after if line.startswith("| StructureNES | | -422"))
+    assert row.startswith("| StructureNES | | -422 ± 4 (5) | -610 ± 14 (2) | |")
+    assert {line.count("|") for line in after[:-1] if line.startswith("|")} == {12}
+
+
 def test_what_table_1_says_of_starts_without_the_pull():
     data = read("table1")
     own = [r for r in data["rows"] if r["group"] == "no prior knowledge" and r["runs"]]
