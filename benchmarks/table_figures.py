@@ -9,12 +9,15 @@ import matplotlib
 import table1
 import table3
 import table3_revival
+import torch
 from table_data import Data, archived, read_json
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.ticker import LogLocator, NullFormatter
 
+from nestruct import SpanningTree, plots
+from nestruct.data import GraphLayout
 from nestruct.wording import count
 
 # Okabe and Ito's colours, which the colour-blind can tell apart.
@@ -47,6 +50,7 @@ def draw(folder: Path) -> None:
     data = read_json("table1")
     for space in TITLES:
         _layout(data, space, folder / f"graph-layout-{space}.png")
+    _trees_found(folder / "trees-found.svg")
     table, appendix = read_json("table3"), read_json("appendix")
     figures = {"curves": _curves(appendix), "gap": _gaps(), "used": _used(table)}
     figures |= {"bound": _bounds(appendix), "objective": _objective(appendix)}
@@ -58,6 +62,34 @@ def draw(folder: Path) -> None:
                 axis.spines[["top", "right"]].set_visible(False)
                 axis.grid(alpha=0.25)
         _save(figure, folder / f"categorical-{name}.png")
+
+
+def _trees_found(path: Path) -> None:
+    """The first examples of the validation data: hidden, by the shortest tree, and as learnt."""
+    with archived("table1") as folders:
+        text = (folders["structure-nes-s0"] / "structures.jsonl").read_text(encoding="utf-8")
+    scene, *frames = (json.loads(line) for line in text.splitlines())
+    paths = torch.tensor(scene["drawing"]["paths"])
+    layout = GraphLayout(num_nodes=paths.shape[1])
+    stages = {frame["step"]: frame["map"] for frame in frames}
+
+    def trees(found: list[Any]) -> torch.Tensor:
+        z = torch.zeros(len(found), layout.num_nodes * (layout.num_nodes - 1) // 2)
+        for row, parts in zip(z, found, strict=True):
+            row[[part[0] for part in parts]] = 1
+        return z
+
+    truth = trees(scene["true"])
+    rows = {
+        "the hidden tree, which no method sees": truth,
+        "the shortest tree, without learning": layout.baselines({"x": paths})[
+            "shortest tree without learning"
+        ],
+        "StructureNES, the best of four starts of 1,000 steps": trees(stages[0]),
+        "StructureNES after 20,000 steps more, without labels": trees(stages[max(stages)]),
+    }
+    tree = SpanningTree(layout.num_nodes)
+    plots.structures(tree, rows, truth=truth, paths=paths, examples=5).save(path)
 
 
 def _save(figure: Any, path: Path) -> None:
@@ -201,7 +233,8 @@ def _sizes(plain: Data, revived: Data) -> Any:
         axis.hlines(means, starts, ends, color=colour, linewidth=4, label=label)
         if label != "NES, paper":
             points = [(x, value) for x, some in zip(xs, seeds, strict=True) for value in some]
-            axis.scatter(*zip(*points, strict=True), s=14, color=colour, alpha=0.5, zorder=3)
+            across, values_there = zip(*points, strict=True)
+            axis.scatter(across, values_there, s=14, color=colour, alpha=0.5, zorder=3)
     axis.set_xticks(range(len(rows)), [row["row"] for row in rows])
     axis.set(xlabel="parameters", ylabel="paper's form of the test ELBO, nats", ylim=(-248, -222))
     figure.legend(loc="outside lower center", ncols=3, fontsize=9, frameon=False)
