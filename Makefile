@@ -64,7 +64,7 @@ check: $(READY)
 
 # build/site/index.html: opens from disk, fetches nothing.
 docs: $(READY)
-	$(BIN)/mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 # build/dist: the wheel is built from the source distribution, offline.
 package: $(READY)

@@ -166,13 +166,15 @@ def percent(value: float) -> str:
     return f"{value:.1f}"
 
 
-def ours(data: Data, cell: Data) -> tuple[str, str]:
-    """ELBO and F1 of a cell, in words."""
+def ours(data: Data, cell: Data) -> tuple[str, str, str]:
+    """ELBO, open-loop ELBO and F1 of a cell, in words."""
     runs = [data["runs"][name]["test"] for name in cell["runs"]]
     if not runs:
-        return "not run", "not run"
+        return "not run", "not run", "not run"
+    far = [-run[OPEN_LOOP] for run in runs if OPEN_LOOP in run]
     return (
         spread([-run["loss_published"] for run in runs], elbo),
+        spread(far, elbo) if far else "not evaluated",
         spread([100 * run["f1_sample"] for run in runs], percent),
     )
 
@@ -192,35 +194,42 @@ def cells(data: Data, group: str) -> dict[str, list[Data]]:
 
 
 def main_table(data: Data) -> str:
-    columns = ["", "ELBO, paper", "ELBO, ours", "F1, paper", "F1, ours"]
-    columns += ["n-1 edges: ELBO, paper", "ours", "F1, paper", "ours"]
+    far = any(OPEN_LOOP in run["test"] for run in data["runs"].values())
+    columns = ["", *_titles("ELBO, paper", far, "ELBO, ours", "F1, paper", "F1, ours")]
+    columns += _titles("n-1 edges: ELBO, paper", far, "ours", "F1, paper", "ours")
+    width = (len(columns) - 1) // 2
     lines, missing = [], []
     best = {column: _best(data, column)["runs"] for column in COLUMNS}
     for group, (_, title) in GROUPS.items():
         shown = cells(data, group)
-        lines.append([title, *[""] * 8])
+        lines.append([title, *[""] * 2 * width])
         for label, row in shown.items():
             line = [SHORT.get((group, label), label)]
             for cell in row:
-                values = [
+                near, open_loop, f1 = (
                     f"**{text}**" if cell["runs"] and cell["runs"] == best[cell["column"]] else text
                     for text in ours(data, cell)
-                ]
-                line += [printed(cell, "elbo"), values[0], printed(cell, "f1"), values[1]]
+                )
+                line += [printed(cell, "elbo"), near, *[open_loop] * far]
+                line += [printed(cell, "f1"), f1]
             lines.append(line + [""] * (len(columns) - len(line)))
         rest = {cell["row"] for cell in data["rows"] if cell["group"] == group} - set(shown)
         missing.append([label for label in METHODS if label in rest])
     references = data["without learning, F1 on validation data"]["k-subset"]
     tree = percent(100 * references["shortest tree without learning"])
     pairs = percent(100 * references["nearest pairs without learning"])
-    lines.append(["**No learning**", *[""] * 8])
-    lines.append(["shortest tree through the last three positions", *_only(tree, tree)])
-    lines.append(["nine nearest pairs", *_only("", pairs)])
+    lines.append(["**No learning**", *[""] * 2 * width])
+    lines.append(["shortest tree through the last three positions", *_only(width, tree, tree)])
+    lines.append(["nine nearest pairs", *_only(width, "", pairs)])
     first = ["untrained model"]
     for stem in ("pull-structure-nes", "k-pull-structure-nes"):
         curves = [data["runs"][name]["curve"] for name in named(data["runs"], stem)]
         first += ["", spread([-curve["loss_published"][0] for curve in curves], elbo)]
-        first += ["", spread([100 * curve["f1_sample"][0] for curve in curves], percent)]
+        first += [
+            "",
+            *[""] * far,
+            spread([100 * curve["f1_sample"][0] for curve in curves], percent),
+        ]
     said = ["without prior knowledge", "with the pull", "by the paper's protocol"]
     left = [
         f"Not run yet {how}: {'; '.join(m)}." for how, m in zip(said, missing, strict=True) if m
@@ -233,8 +242,13 @@ def _best(data: Data, column: str) -> Data:
     return max(run, key=lambda cell: cell["f1_sample"]["mean"])
 
 
-def _only(trees: str, edges: str) -> list[str]:
-    return ["", "", "", trees, "", "", "", edges]
+def _titles(paper: str, far: bool, ours: str, *f1: str) -> list[str]:
+    return [paper, ours, *["open loop"] * far, *f1]
+
+
+def _only(width: int, trees: str, edges: str) -> list[str]:
+    blank = [""] * (width - 1)
+    return [*blank, trees, *blank, edges]
 
 
 def cost_table(data: Data) -> str:

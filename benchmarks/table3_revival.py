@@ -66,7 +66,7 @@ def main_table(data: Data, plain_runs: Data) -> str:
         own = [row for row in data["rows"] if (row["row"], row["estimator"]) == (size, "NES")]
         cells = {row["column"]: row["runs"] for row in own}
         before = next(
-            row for row in plain_runs["rows"] if row["row"] == size and _is_nes_of_paper(row)
+            row for row in plain_runs["rows"] if row["row"] == size and is_nes_of_paper(row)
         )
         both = cells.get("revival and late cosine", [])
         lines.append(
@@ -80,7 +80,7 @@ def main_table(data: Data, plain_runs: Data) -> str:
     return plain([*columns, "NES + revival", "NES, late cosine"], lines)
 
 
-def _is_nes_of_paper(row: Data) -> bool:
+def is_nes_of_paper(row: Data) -> bool:
     return row["column"].startswith("NES") and "paper" in row
 
 

@@ -8,12 +8,16 @@ from typing import Any
 import matplotlib
 import table1
 import table3
+import table3_revival
+import torch
 from table_data import Data, archived, read_json
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.ticker import LogLocator, NullFormatter
 
+from nestruct import SpanningTree, plots
+from nestruct.data import GraphLayout
 from nestruct.wording import count
 
 # Okabe and Ito's colours, which the colour-blind can tell apart.
@@ -46,16 +50,46 @@ def draw(folder: Path) -> None:
     data = read_json("table1")
     for space in TITLES:
         _layout(data, space, folder / f"graph-layout-{space}.png")
+    _trees_found(folder / "trees-found.svg")
     table, appendix = read_json("table3"), read_json("appendix")
     figures = {"curves": _curves(appendix), "gap": _gaps(), "used": _used(table)}
     figures |= {"bound": _bounds(appendix), "objective": _objective(appendix)}
-    figures["prototypes"] = _prototypes()
+    figures |= {"prototypes": _prototypes(), "sizes": _sizes(table, read_json("table3-revival"))}
+    _save(_gains(read_json("table2")), folder / "parsing-gains.png")
     for name, figure in (figures | {"snes": _snes(table)}).items():
         for axis in figure.axes:
             if axis.axison:
                 axis.spines[["top", "right"]].set_visible(False)
                 axis.grid(alpha=0.25)
         _save(figure, folder / f"categorical-{name}.png")
+
+
+def _trees_found(path: Path) -> None:
+    """The first examples of the validation data: hidden, by the shortest tree, and as learnt."""
+    with archived("table1") as folders:
+        text = (folders["structure-nes-s0"] / "structures.jsonl").read_text(encoding="utf-8")
+    scene, *frames = (json.loads(line) for line in text.splitlines())
+    paths = torch.tensor(scene["drawing"]["paths"])
+    layout = GraphLayout(num_nodes=paths.shape[1])
+    stages = {frame["step"]: frame["map"] for frame in frames}
+
+    def trees(found: list[Any]) -> torch.Tensor:
+        z = torch.zeros(len(found), layout.num_nodes * (layout.num_nodes - 1) // 2)
+        for row, parts in zip(z, found, strict=True):
+            row[[part[0] for part in parts]] = 1
+        return z
+
+    truth = trees(scene["true"])
+    rows = {
+        "the hidden tree, which no method sees": truth,
+        "the shortest tree, without learning": layout.baselines({"x": paths})[
+            "shortest tree without learning"
+        ],
+        "StructureNES, the best of four starts of 1,000 steps": trees(stages[0]),
+        "StructureNES after 20,000 steps more, without labels": trees(stages[max(stages)]),
+    }
+    tree = SpanningTree(layout.num_nodes)
+    plots.structures(tree, rows, truth=truth, paths=paths, examples=5).save(path)
 
 
 def _save(figure: Any, path: Path) -> None:
@@ -152,6 +186,63 @@ def _curves(data: Data) -> Any:
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=5, fontsize=9, frameon=False)
     return figure
+
+
+def _gains(data: Data) -> Any:
+    """Points of UAS that adapting gains over the parser as it was: lines are means, dots seeds."""
+    looks = {"DPP": GREY, "SparseMAP": GREY, "StructureNES": VERMILION, "NES": BLUE}
+    kinds = ("projective", "non-projective")
+    figure, axes = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained", sharey=True)
+    targets = list(dict.fromkeys(row["column"] for row in data["rows"]))
+    for axis, trees in zip(axes, kinds, strict=True):
+        rows = {(r["row"], r["column"]): r for r in data["rows"] if r["trees"] == trees}
+        shown = [name for name in looks if (name, targets[0]) in rows]
+        for place, name in enumerate(shown):
+            for k, target in enumerate(targets):
+                before = rows["source only", target]["uas"]["mean"]
+                runs = [data["runs"][run]["test"]["uas"] for run in rows[name, target]["runs"]]
+                x, gains = k + 0.26 * (place - 1), [100 * (uas - before) for uas in runs]
+                label = {"label": name} if k == 0 else {}
+                axis.hlines(fmean(gains), x - 0.1, x + 0.1, looks[name], linewidth=4, **label)
+                axis.scatter([x] * len(gains), gains, s=14, color=looks[name], alpha=0.5, zorder=3)
+        axis.axhline(0, color="black", linewidth=0.8)
+        axis.set_xticks(range(len(targets)), [t.upper() for t in targets], fontsize=8)
+        axis.set_title(f"{trees} trees", fontsize=10)
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.grid(axis="y", alpha=0.25)
+        axis.legend(frameon=False, fontsize=9, loc="upper right")
+    axes[0].set_ylabel("UAS less that of source only, points")
+    return figure
+
+
+def _sizes(plain: Data, revived: Data) -> Any:
+    """The paper's form of the test ELBO at six sizes: lines are means, dots are seeds."""
+    figure, axis = plt.subplots(figsize=(8, 3.8), layout="constrained")
+    rows = [row for row in plain["rows"] if table3_revival.is_nes_of_paper(row)]
+    kind = "revival and late cosine"
+    own = {r["row"]: r for r in revived["rows"] if (r["estimator"], r["column"]) == ("NES", kind)}
+    values = {
+        "NES, paper": (GREY, [[row["paper"]] for row in rows]),
+        "NES": (BLUE, [_modes(plain, row) for row in rows]),
+        "NES with revival": (VERMILION, [_modes(revived, own[row["row"]]) for row in rows]),
+    }
+    for place, (label, (colour, seeds)) in enumerate(values.items()):
+        xs = [k + 0.26 * (place - 1) for k in range(len(rows))]
+        starts, ends = [x - 0.11 for x in xs], [x + 0.11 for x in xs]
+        means = [fmean(value) for value in seeds]
+        axis.hlines(means, starts, ends, color=colour, linewidth=4, label=label)
+        if label != "NES, paper":
+            points = [(x, value) for x, some in zip(xs, seeds, strict=True) for value in some]
+            across, values_there = zip(*points, strict=True)
+            axis.scatter(across, values_there, s=14, color=colour, alpha=0.5, zorder=3)
+    axis.set_xticks(range(len(rows)), [row["row"] for row in rows])
+    axis.set(xlabel="parameters", ylabel="paper's form of the test ELBO, nats", ylim=(-248, -222))
+    figure.legend(loc="outside lower center", ncols=3, fontsize=9, frameon=False)
+    return figure
+
+
+def _modes(data: Data, row: Data) -> list[float]:
+    return [-data["runs"][name]["test"]["loss_mode"] for name in row["runs"]]
 
 
 def _bounds(data: Data) -> Any:

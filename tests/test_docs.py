@@ -1,17 +1,20 @@
 """What the documentation says runs and exists: Python blocks, objects, files, verbs, recipes."""
 
 import re
+import shutil
 from importlib import import_module
 from pathlib import Path
 from typing import Protocol
 
 import pytest
 import torch
+from reports.pages import in_browser, opened
 
 from nestruct.cli import VERBS
 from nestruct.training import recipe_names
 
 ROOT = Path(__file__).parent.parent
+SITE = ROOT / "build" / "site"
 PAGES = {str(path.relative_to(ROOT)): path for path in sorted((ROOT / "docs").rglob("*.md"))}
 
 
@@ -113,12 +116,25 @@ def test_every_page_is_in_the_navigation():
     assert [page for page in PAGES if page.removeprefix("docs/") not in listed] == []
 
 
+needs_site = pytest.mark.skipif(not SITE.exists(), reason="`make docs` has not been run")
+
+
+@needs_site
 def test_built_pages_fetch_nothing():
-    site = ROOT / "build" / "site"
-    if not site.exists():
-        pytest.skip("`make docs` has not been run")
-    for page in site.rglob("*.html"):
+    for page in SITE.rglob("*.html"):
         fetched = re.findall(
             r'<(?:script|link|img)[^>]+(?:src|href)="https?:[^"]+"', page.read_text()
         )
         assert not fetched, (page, fetched)
+
+
+@needs_site
+@in_browser
+@pytest.mark.parametrize("page", ["index.html", "api/structures.html"])
+def test_search_works_from_disk(page, tmp_path):
+    copy = tmp_path / "site"
+    shutil.copytree(SITE, copy)
+    document, complaints = opened(copy / page, "?q=mirrored+pairs")
+    assert complaints == []
+    assert re.search(r"\d+ matching documents", document)
+    assert "search-result__item" in document

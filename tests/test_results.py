@@ -61,9 +61,9 @@ def test_the_figures_are_drawn_from_the_json(tables, tmp_path):
     pytest.importorskip("matplotlib")
     import_module("table_figures").draw(tmp_path)
     drawn = sorted(path.name for path in tmp_path.iterdir())
-    assert len(drawn) == 9
+    assert len(drawn) == 12
     for name in drawn:
-        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
+        assert (tmp_path / name).read_bytes().startswith((b"\x89PNG", b"<svg"))
         assert (DOCS / "figures" / name).is_file()
 
 
@@ -103,6 +103,19 @@ def test_a_configuration_is_named_by_its_options(name):
     for name, rest in data["configurations"].items():
         text = json.dumps(data["options"] | rest, sort_keys=True)
         assert hashlib.sha256(text.encode()).hexdigest()[:12] == name
+
+
+def test_open_loop_evaluations_get_a_column_once_there_are_any(tables):
+    table1, data = import_module("table1"), read("table1")
+    before = table1.main_table(data).splitlines()
+    assert "open loop" not in before[0]
+    for seed in (0, 1):  # as if two of the five had been evaluated so
+        data["runs"][f"structure-nes-s{seed}"]["test"][table1.OPEN_LOOP] = 600.0 + 20 * seed
+    after = table1.main_table(data).splitlines()
+    assert after[0].count("open loop") == 2
+    (row,) = (line for line in after if line.startswith("| StructureNES | | -422"))
+    assert row.startswith("| StructureNES | | -422 ± 4 (5) | -610 ± 14 (2) | |")
+    assert {line.count("|") for line in after[:-1] if line.startswith("|")} == {12}
 
 
 def test_what_table_1_says_of_starts_without_the_pull():

@@ -167,3 +167,21 @@ def test_fit_asks_for_an_estimator_and_its_kind():
         nestruct.fit(model, Nameless(), adam, X, max_steps=1, progress=False)
     with pytest.raises(InputError, match=r"derive from nestruct\.estimators\.Estimator"):
         nestruct.fit(model, object(), adam, X, max_steps=1, progress=False)
+
+
+@pytest.mark.parametrize("method", ["encode", "decode", "context"])
+@pytest.mark.parametrize(
+    ("name", "options"), [("NES", {"sigma": 0.1, "population_size": 4}), ("StructureNES", {})]
+)
+def test_a_method_without_a_return_is_named(method, name, options):
+    model = toys.vae(nestruct.KSubset(4, 2))
+    setattr(model, method, lambda *_: None)
+    with pytest.raises(InputError, match=rf"StructuredVAE\.{method}\(.*\) returned None"):
+        make(name, **options).backward(model, X, seed=0)
+
+
+def test_other_mistakes_of_a_model_stay_what_they_are():
+    model = toys.vae(nestruct.KSubset(4, 2))
+    model.decode = lambda batch, z: z.no_such_method()
+    with pytest.raises(AttributeError, match="no_such_method"):
+        make("StructureNES").backward(model, X, seed=0)

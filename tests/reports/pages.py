@@ -95,14 +95,14 @@ BROWSER = next(
 in_browser = pytest.mark.skipif(BROWSER is None, reason="no Chromium or Chrome on this machine")
 
 
-def opened(page: Path) -> tuple[str, list[str]]:
+def opened(page: Path, query: str = "") -> tuple[str, list[str]]:
     """The document as the browser has it after its scripts ran, and what it complained about."""
     flags = (
         "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-sync "
         "--disable-background-networking --disable-component-update --enable-logging=stderr "
         f"--user-data-dir={page.parent / 'profile'} --virtual-time-budget=5000 --dump-dom"
     )
-    command = [str(BROWSER), *flags.split(), page.resolve().as_uri()]
+    command = [str(BROWSER), *flags.split(), page.resolve().as_uri() + query]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     shutil.rmtree(page.parent / "profile", ignore_errors=True)
     assert "</html>" in done.stdout, done.stderr

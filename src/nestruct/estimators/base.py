@@ -22,6 +22,7 @@ from nestruct.errors import InputError
 from nestruct.models import StructuredModel
 from nestruct.models.compiled import unwrap
 from nestruct.models.hooks import HasAtStep
+from nestruct.models.structured import returns_nothing
 from nestruct.noise import Noise
 from nestruct.population import Layout
 from nestruct.population.evaluate import may_capture
@@ -125,7 +126,7 @@ class Estimator(ABC):
         if isinstance(model, HasAtStep):
             model.at_step(0)
         layout = Layout(model, self.perturb)
-        with _told_where(self, batch, layout.device), without_lookups():
+        with _told_why(self, model, batch, layout.device), without_lookups():
             self._plan_step(model, layout, batch, seed)
 
     def parameters(self) -> list[nn.Parameter]:
@@ -172,7 +173,7 @@ class Estimator(ABC):
                     stats[name] = torch.full((), count, device=layout.device)
             return moves, stats
 
-        with _told_where(self, batch, layout.device):
+        with _told_why(self, model, batch, layout.device):
             with without_lookups():
                 self._plan_step(model, layout, batch, seed)
             before = solver_seconds()
@@ -270,10 +271,15 @@ class Estimator(ABC):
 
 
 @contextlib.contextmanager
-def _told_where(estimator: Estimator, batch: Any, device: torch.device) -> Iterator[None]:
-    """Turns torch's error of two devices into a sentence."""
+def _told_why(estimator: Estimator, model: Any, batch: Any, device: torch.device) -> Iterator[None]:
+    """Turns torch's error of two devices, and Python's of a forgotten return, into a sentence."""
     try:
         yield
+    except (AttributeError, TypeError) as error:
+        said = returns_nothing(model, batch)
+        if said is None:
+            raise
+        raise InputError(said) from error
     except RuntimeError as error:
         found = device_of(batch)
         if found == device or isinstance(batch, HasSelectRows):  # whose device is not known

@@ -152,6 +152,24 @@ def overrides_nothing(model: StructuredModel, kind: type[StructuredModel], *more
     return all(getattr(type(model), name) is getattr(kind, name) for name in methods)
 
 
+def returns_nothing(model: Any, batch: Any) -> str | None:
+    """Which of a model's three methods returns None, in a sentence; asked after a failure only."""
+    if not isinstance(model, StructuredModel):
+        return None
+    name = f"{type(model).__name__}.{{}} returned None: give back {{}} (is a return missing?)."
+    with torch.no_grad(), torch.random.fork_rng():
+        scores = model.encode(batch)
+        if scores is None:
+            return name.format("encode(batch)", "the scores")
+        context = model.context(batch)
+        if context is None:
+            return name.format("context(batch)", "a dictionary, {} for nothing")
+        z = model.structure.argmax(scores, **context)
+        if model.decode(batch, z) is None:
+            return name.format("decode(batch, z)", "log p(x | z) of each example")
+    return None
+
+
 def observed(batch: Any) -> Tensor:
     """What a VAE reconstructs: the batch, its first entry, or its entry ``x``."""
     if isinstance(batch, Tensor):

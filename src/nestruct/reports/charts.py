@@ -58,7 +58,7 @@ def draw_charts(
                 attributes = " data-suits" * (log == chart.log) + " hidden" * (not is_first)
                 content += (
                     f'<svg data-x="{axis.key}" data-y="{"log" if log else "linear"}"{attributes}'
-                    f"{_drawing(chart, axis, log, lines, names, looks, shown)}</svg>"
+                    f"{draw_lines(chart, axis, log, lines, names, looks, shown)}</svg>"
                 )
         own = [groups[k] for k in chart.groups]
         head, caption = html.escape(chart.label), html.escape(_caption(chart, own))
@@ -69,6 +69,61 @@ def draw_charts(
         )
         found.append(whole if content else "")
     return found
+
+
+def draw_lines(
+    chart: Chart,
+    axis: Axis,
+    log: bool,
+    lines: Mapping[int, Series],
+    names: Mapping[int, str],
+    looks: Sequence[int],
+    shown: Sequence[int],
+) -> str:
+    """The lines of a chart: the rest of an SVG element, attributes, then what is drawn.
+
+    Args:
+        chart: What is drawn.
+        axis: Against what.
+        log: Whether values are on a logarithmic scale.
+        lines: By the number of the group.
+        names: What each group is called.
+        looks: A look for each group of the page.
+        shown: The groups that are not hidden.
+    """
+    marks = {
+        label: value
+        for k in lines
+        for label, value in chart.references[k].items()
+        if not log or value * chart.sign > 0
+    }
+    xs = [x for line in lines.values() for x in line.xs]
+    ys = [y for line in lines.values() for y in (*line.low, *line.high)]
+    x_scale = scale(xs if axis.log else [0.0, *xs], LEFT, RIGHT, log=axis.log, room=0.0)
+    y_scale = scale([*ys, *marks.values()], BOTTOM, TOP, log=log, sign=chart.sign)
+    unit, name = _unit(axis, max(xs))
+    parts = _levels(y_scale, ticks(y_scale.low, y_scale.high, log=log, sign=chart.sign))
+    at = ticks(x_scale.low / unit, x_scale.high / unit, log=axis.log)
+    for tick in at[:: math.ceil(len(at) / 8)]:
+        parts.append(_text(x_scale(tick * unit), BOTTOM + 17, "middle", _label(tick)))
+    below = name + (" (log)" if axis.log else "")
+    parts.append(_text((LEFT + RIGHT) / 2, BOTTOM + 36, "middle", below))
+    for value in marks.values():
+        parts.append(_line("reference", y_scale(value)))
+    for k, line in lines.items():
+        hidden = "" if k in shown else " hidden"
+        told = html.escape(f"{names[k]}: {number(line.mean[0])} to {number(line.mean[-1])}")
+        drawn = _series(line, looks[k], x_scale, y_scale)
+        parts.append(f'<g data-group="{k}"{hidden}><title>{told}</title>{drawn}</g>')
+    above = -math.inf
+    for label, value in sorted(marks.items(), key=lambda mark: y_scale(mark[1])):
+        y = y_scale(value)
+        # Above its line, or below it where the one above is too near.
+        parts.append(_text(RIGHT, y + 12 if y - above < 14 else y - 5, "end", label, "axis halo"))
+        above = y
+    label = html.escape(f"{chart.label} against {name}")
+    box = f' viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{label}">'
+    return box + "".join(parts)
 
 
 def draw_buckets(title: str, name: str, labels: Sequence[str], lines: Mapping[int, Series]) -> str:
@@ -183,51 +238,6 @@ def _forms(chart: Chart, axes: Sequence[Axis]) -> list[tuple[Axis, bool]]:
         return [(axis, chart.log) for axis in axes if axis.key == "step"]
     scales = [chart.log, not chart.log] if chart.both else [chart.log]
     return [(axis, log) for axis in axes for log in scales]
-
-
-def _drawing(
-    chart: Chart,
-    axis: Axis,
-    log: bool,
-    lines: Mapping[int, Series],
-    names: Mapping[int, str],
-    looks: Sequence[int],
-    shown: Sequence[int],
-) -> str:
-    """The rest of an SVG element: attributes, then what is drawn."""
-    marks = {
-        label: value
-        for k in lines
-        for label, value in chart.references[k].items()
-        if not log or value * chart.sign > 0
-    }
-    xs = [x for line in lines.values() for x in line.xs]
-    ys = [y for line in lines.values() for y in (*line.low, *line.high)]
-    x_scale = scale(xs if axis.log else [0.0, *xs], LEFT, RIGHT, log=axis.log, room=0.0)
-    y_scale = scale([*ys, *marks.values()], BOTTOM, TOP, log=log, sign=chart.sign)
-    unit, name = _unit(axis, max(xs))
-    parts = _levels(y_scale, ticks(y_scale.low, y_scale.high, log=log, sign=chart.sign))
-    at = ticks(x_scale.low / unit, x_scale.high / unit, log=axis.log)
-    for tick in at[:: math.ceil(len(at) / 8)]:
-        parts.append(_text(x_scale(tick * unit), BOTTOM + 17, "middle", _label(tick)))
-    below = name + (" (log)" if axis.log else "")
-    parts.append(_text((LEFT + RIGHT) / 2, BOTTOM + 36, "middle", below))
-    for value in marks.values():
-        parts.append(_line("reference", y_scale(value)))
-    for k, line in lines.items():
-        hidden = "" if k in shown else " hidden"
-        told = html.escape(f"{names[k]}: {number(line.mean[0])} to {number(line.mean[-1])}")
-        drawn = _series(line, looks[k], x_scale, y_scale)
-        parts.append(f'<g data-group="{k}"{hidden}><title>{told}</title>{drawn}</g>')
-    above = -math.inf
-    for label, value in sorted(marks.items(), key=lambda mark: y_scale(mark[1])):
-        y = y_scale(value)
-        # Above its line, or below it where the one above is too near.
-        parts.append(_text(RIGHT, y + 12 if y - above < 14 else y - 5, "end", label, "axis halo"))
-        above = y
-    label = html.escape(f"{chart.label} against {name}")
-    box = f' viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{label}">'
-    return box + "".join(parts)
 
 
 def _caption(chart: Chart, groups: Sequence[Group]) -> str:

@@ -83,13 +83,18 @@ def read_groups(run_dirs: Iterable[str | Path]) -> list[Group]:
     return named(group_runs(read_runs(run_dirs)))
 
 
+def style() -> str:
+    """The rules by which structures and curves are drawn."""
+    return _asset("drawings.css")
+
+
 def _document(groups: list[Group], title: str, sections: Sequence[ReportSection] | None) -> str:
     runs = [run for group in groups for run in group.runs]
     script = _asset("page.js")
     parts = [part for part in _parts(groups, runs, sections) if part.content]
     fields = {
         "title": html.escape(title),
-        "style": _asset("page.css"),
+        "style": style() + _asset("page.css"),
         "script": script,
         "script_hash": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         "sentences": _sentences(groups),

@@ -126,6 +126,18 @@ def panel(
     )
 
 
+def draw_example(scene: Record, example: int, found: Sequence[Indices]) -> str:
+    """One example's drawing by itself: parts against the truth, where the scene has it."""
+    true = scene["true"][example] if scene.get("true") else None
+    chosen, wanted = {tuple(part) for part in found}, {tuple(part) for part in true or ()}
+    marks = []
+    for part in [*sorted(wanted), *sorted(chosen - wanted)]:  # others are drawn over missed ones
+        kind = "right" if part in chosen else "missed"
+        kind = kind if part in wanted else "wrong"
+        marks.append((part, f'class="part {"plain" if true is None else kind}"'))
+    return shape_of(scene).draw(scene, example, marks)
+
+
 @contextlib.contextmanager
 def drawing(run: Run) -> Iterator[None]:
     """Within this context, a structure that cannot be drawn is an error that names the run's file.
@@ -215,6 +227,74 @@ def draw_cells(scene: Record, example: int, marks: Marks) -> str:
     return _svg("cells", columns * cell + 4, math.ceil(total / columns) * cell + 4, parts)
 
 
+def draw_chain(scene: Record, example: int, marks: Marks) -> str:
+    """States below each other at every position, and a line for each step from one to the next."""
+    del example
+    states, positions = _sizes(marks, (scene.get("options") or {}).get("num_states"))
+    step, rise = 34, 20
+    parts = [
+        f'<circle class="dot faint" cx="{t * step + 8:g}" cy="{k * rise + 10:g}" r="2.4"/>'
+        for t in range(positions + 1)
+        for k in range(states)
+    ]
+    for (t, before, after), named in marks:
+        x, y, to = t * step + 8, before * rise + 10, after * rise + 10
+        ends = "".join(
+            f'<circle class="knot" cx="{cx:g}" cy="{cy:g}" r="4"/>'
+            for cx, cy in ((x, y), (x + step, to))
+        )
+        line = f'<line class="edge" x1="{x:g}" y1="{y:g}" x2="{x + step:g}" y2="{to:g}"/>'
+        parts.append(_group(named, line + ends))
+    return _svg("chain", positions * step + 16, states * rise, parts)
+
+
+def draw_segments(scene: Record, example: int, marks: Marks) -> str:
+    """Bars over the positions, one row for each state."""
+    del example
+    states, _ = _sizes(marks, (scene.get("options") or {}).get("num_states"))
+    positions = 1 + max((last for (last, _, _), _ in marks), default=0)
+    cell, rise = 22, 20
+    parts = [
+        f'<rect class="cell" x="{t * cell + 2}" y="{k * rise + 2}" width="{cell - 4}" height="14"/>'
+        for t in range(positions)
+        for k in range(states)
+    ]
+    for (last, longer, state), named in marks:
+        x, width = (last - longer) * cell + 2, (longer + 1) * cell - 4
+        place = f'x="{x}" y="{state * rise + 2}" width="{width}" height="14"'
+        parts.append(_group(named, f'<rect class="chosen" {place} rx="3"/>'))
+    return _svg("cells", positions * cell + 4, states * rise, parts)
+
+
+def draw_spans(scene: Record, example: int, marks: Marks) -> str:
+    """Brackets above the words that each of them spans, the longer the higher."""
+    drawing = scene.get("drawing") or {}
+    last = max((span[1] for span, _ in marks), default=0)
+    given = (drawing.get("words") or drawing.get("labels") or {example: None})[example]
+    words = [str(word) for word in given or range(1, last + 2)]
+    widths = [max(26, 7 * len(word) + 9) for word in words]
+    starts = [sum(widths[:k]) for k in range(len(widths) + 1)]
+    rise, base = 11, 11 * min(12, last) + 16
+    parts = []
+    for (first, end, *_), named in sorted(marks, key=lambda mark: mark[0][0] - mark[0][1]):
+        high = base - rise * min(12, end - first)
+        x1, x2 = starts[first] + 4, starts[end + 1] - 4
+        line = f"M{x1:g} {high + 5:g}V{high:g}H{x2:g}V{high + 5:g}"
+        parts.append(_group(named, f'<path class="edge" d="{line}"/>'))
+    for k, word in enumerate(words):
+        x, safe = starts[k] + widths[k] / 2, html.escape(word)
+        parts.append(f'<text class="word" x="{x:g}" y="{base + 18:g}">{safe}</text>')
+    return _svg("arc", starts[-1], base + 24, parts)
+
+
+def _sizes(marks: Marks, states: Any) -> tuple[int, int]:
+    """How many states are drawn, and how many positions before the last."""
+    found = [part for part, _ in marks]
+    most = 1 + max((k for part in found for k in part[-2:]), default=0)
+    positions = 1 + max((part[0] for part in found), default=0)
+    return min(states if isinstance(states, int) else most, MOST), positions
+
+
 SHAPES = {
     "SpanningTree": Shape(draw_graph, "edge", "tree", stacked=False),
     "ProjectiveTree": Shape(draw_arcs, "arc", "tree"),
@@ -222,6 +302,10 @@ SHAPES = {
     "KSubset": Shape(draw_cells, "item", "subset"),
     "Categorical": Shape(draw_cells, "class", "category"),
     "Permutation": Shape(draw_cells, "place", "permutation", stacked=False),
+    "LinearChain": Shape(draw_chain, "step", "sequence"),
+    "SemiMarkov": Shape(draw_segments, "segment", "segmentation"),
+    "Alignment": Shape(draw_cells, "cell", "alignment", stacked=False),
+    "ConstituencyTree": Shape(draw_spans, "span", "tree"),
     "GridPath": Shape(draw_cells, "cell", "path", stacked=False),
     "MonotonePath": Shape(draw_cells, "cell", "path", stacked=False),
 }

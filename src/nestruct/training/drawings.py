@@ -17,7 +17,7 @@ from nestruct.models import StructuredModel
 from nestruct.models.hooks import HasIllustrate
 from nestruct.models.structured import f1, true_structures
 from nestruct.noise import Noise
-from nestruct.structures import BlackBox, GridPath
+from nestruct.structures import BlackBox, GridPath, Structure
 from nestruct.training.evaluate import as_in_use
 
 MAX_EXAMPLES = 12
@@ -48,18 +48,13 @@ class Drawings:
 
     def header(self) -> dict[str, Any]:
         """The first line."""
-        structure = self.model.structure
-        said = {k: v for k, v in vars(structure).items() if not k.startswith("_")}
-        options = {k: v for k, v in said.items() if isinstance(v, int)}
-        shape = structure.part_shape if isinstance(structure, BlackBox | GridPath) else None
         with as_in_use(self.model):
             z = self.model.infer(self.batch)
         truth = true_structures(self.model, self.batch, z)
         header = {
             "format": 1,
-            "structure": type(structure).__name__,
-            "options": options | ({} if shape is None else {"shape": list(shape)}),
-            "true": None if truth is None else _parts(truth),
+            **described(self.model.structure),
+            "true": None if truth is None else parts_of(truth),
             "drawing": None if self.describe is None else self.describe(self.batch),
             "references": self._references(z),
         }
@@ -72,7 +67,7 @@ class Drawings:
     def line(self, step: int) -> dict[str, Any]:
         """One line per evaluation: the most likely structures, and what the model illustrates."""
         with as_in_use(self.model):
-            line = {"step": step, "map": _parts(self.model.infer(self.batch))}
+            line = {"step": step, "map": parts_of(self.model.infer(self.batch))}
             if isinstance(self.model, HasIllustrate):
                 line["model"] = self.model.illustrate()
             return line
@@ -89,6 +84,15 @@ class Drawings:
         return {name: {"f1": float(f1(z, truth).mean())} for name, z in found.items()}
 
 
-def _parts(z: Tensor) -> list[list[list[int]]]:
+def described(structure: Structure) -> dict[str, Any]:
+    """What a drawing needs to know of a structure: its name, its sizes."""
+    said = {k: v for k, v in vars(structure).items() if not k.startswith("_")}
+    options: dict[str, Any] = {k: v for k, v in said.items() if isinstance(v, int)}
+    if isinstance(structure, BlackBox | GridPath):
+        options["shape"] = list(structure.part_shape)
+    return {"structure": type(structure).__name__, "options": options}
+
+
+def parts_of(z: Tensor) -> list[list[list[int]]]:
     """For each example, the indices of its parts."""
     return [example.nan_to_num(0).nonzero().tolist() for example in z]

@@ -105,6 +105,9 @@ def test_none_is_none_unless_it_is_a_choice():
 
 def test_values_are_toml_or_words():
     assert parse_value("1e-3") == 1e-3
+    assert parse_value(".5e-1") == 0.05
+    assert parse_value("1.") == 1.0
+    assert parse_value(".") == "."
     assert parse_value('"3"') == "3"
     assert parse_value("1\nx = 2") == "1\nx = 2"  # one value, whatever is in it
 

@@ -10,6 +10,7 @@ recipe. Everything is checked before anything is built or written.
 import dataclasses
 import logging
 import os
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
@@ -209,17 +210,23 @@ def apply_override(tables: dict[str, Any], override: str) -> None:
 
 
 def parse_value(text: str) -> Any:
-    """A value as TOML writes it; any other word is a string.
+    """A value as TOML writes it, or a number as Python does; any other word is a string.
 
     Example:
         >>> parse_value("0.1"), parse_value("true"), parse_value("[1, 2]"), parse_value("vmap")
         (0.1, True, [1, 2], 'vmap')
+        >>> parse_value(".1"), parse_value("1."), parse_value("1.e-3")
+        (0.1, 1.0, 0.001)
     """
     try:
         values = parse_toml(f"value = {text}")
     except ValueError:
-        return text
+        return float(text) if _POINTED.fullmatch(text) else text
     return values["value"] if len(values) == 1 else text
+
+
+# A number that begins or ends with its point, which TOML does not know.
+_POINTED = re.compile(r"[+-]?(\d+\.|\.\d+)([eE][+-]?\d+)?")
 
 
 def resolve_device(device: str) -> str:
