@@ -12,6 +12,7 @@ OTHERS = {
         "contract",
         "generic",
         "gibbs",
+        "interpreted",
         "kill",
         "learning",
         "model_hooks",
