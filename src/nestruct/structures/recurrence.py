@@ -126,11 +126,12 @@ class Recurrence:
     def goals_at(self, *lengths: Tensor) -> Tensor:
         """The goal of each row; -1 where a length does not fit."""
         table = self._at(lengths[0])[1]
-        fits, index = lengths[0] >= 0, []
+        fits, index = lengths[0] >= 0, torch.zeros_like(lengths[0])
         for length, size in zip(lengths, table.shape, strict=True):
             fits = fits & (length >= 0) & (length < size)
-            index.append(length.clamp(0, size - 1))
-        return torch.where(fits, table[tuple(index)], -1)
+            index = index * size + length.clamp(0, size - 1)
+        # Brackets would read an index without axes on the host, which no capture allows.
+        return torch.where(fits, table.flatten()[index.unsqueeze(-1)].squeeze(-1), -1)
 
     def used_on(self, like: Tensor) -> Tensor:
         """Which parts are on an edge, ``[parts]``."""
