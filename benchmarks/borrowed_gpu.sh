@@ -4,16 +4,18 @@
 #   bash benchmarks/borrowed_gpu.sh OUT MINUTES PLAN [nestruct reproduce's options]
 #
 # Runs `nestruct reproduce PLAN` in runs/ for so many minutes. OUT gets the small files of all runs
-# every minute (small.tar.xz), and at the end the checkpoints of those that are not done, in pieces of
-# 15 MB (unfinished.tar.NN). To go on: unpack small.tar.xz and the pieces (cat unfinished.tar.* | tar -x)
-# where this is started. Where git is not at hand, NESTRUCT_COMMIT says the commit.
+# every minute (small.tar.xz), and at the end the checkpoints of runs that are not done, as many as
+# 45 MB hold, in pieces of 15 MB (unfinished.tar.xz.NN). To go on: unpack small.tar.xz and the pieces
+# (cat unfinished.tar.xz.* | tar -xJ) where this is started. While the machine is still held, the
+# same command goes on with all of them. Where git is not at hand, NESTRUCT_COMMIT says the commit.
+# MINUTES should end a minute before whatever stops this script, which stops its archives too.
 set -u
 out=$1 minutes=$2 plan=$3
 shift 3
 mkdir -p "$out" runs
 small() {
-  tar -cJf "$out/small.tmp" --exclude=checkpoints --exclude='*.log' runs 2>/dev/null
-  mv "$out/small.tmp" "$out/small.tar.xz"
+  tar -cJf "$out/small.tmp" --exclude=checkpoints --exclude='*.log' runs 2>/dev/null &&
+    mv "$out/small.tmp" "$out/small.tar.xz"
 }
 python3 -m nestruct reproduce "$plan" --run runs --budget "$minutes" "$@" &
 process=$!
@@ -24,6 +26,14 @@ while kill -0 $process 2>/dev/null; do
 done
 wait $process
 small
-unfinished=$(for run in runs/*/*/; do grep -qs '"split": "test"' "$run/metrics.jsonl" || echo "$run"; done)
-if [ -n "$unfinished" ]; then tar -c $unfinished 2>/dev/null | split -b 15M -d - "$out/unfinished.tar."; fi
+room=45000 unfinished=()
+for run in runs/*/*/; do
+  if [ -d "$run/checkpoints/last" ] && ! grep -qs '"split": "test"' "$run/metrics.jsonl"; then
+    size=$(du -s --exclude='*.previous' "$run" | cut -f1)
+    if [ "$size" -le "$room" ]; then unfinished+=("$run") room=$((room - size)); fi
+  fi
+done
+if [ ${#unfinished[@]} -gt 0 ]; then
+  tar -c --exclude='*.previous' "${unfinished[@]}" | xz -T0 -1 | split -b 15M -d - "$out/unfinished.tar.xz."
+fi
 ls -l "$out"
