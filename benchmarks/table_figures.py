@@ -275,10 +275,11 @@ def _objective(data: Data) -> Any:
 
 def _prototypes() -> Any:
     """What each category decodes to, without and with revival, at the step that was best."""
-    runs = {"late cosine only": "nes-cosine-512-seed0", "revival": "nes-revival-cosine-512-seed0"}
+    runs = {"late cosine only": "nes-cosine-512-s", "revival": "nes-revival-cosine-512-s"}
     figure, places = plt.subplots(2, 10, figsize=(9, 2.2), layout="constrained")
     with archived("table3-revival") as folders:
-        for row, (label, name) in zip(places, runs.items(), strict=True):
+        for row, (label, start) in zip(places, runs.items(), strict=True):
+            name = min(name for name in folders if name.startswith(start))  # the first seed
             frames = (folders[name] / "structures.jsonl").read_text(encoding="utf-8").splitlines()
             images = json.loads(frames[-1])["model"]["prototypes"]
             for axis, image in zip(row, images, strict=True):
