@@ -12,7 +12,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from nestruct.models.relational.compiled import compiled, members_first
+from nestruct.models.relational.compiled import compiled, members_first, takes_kernels
+from nestruct.models.relational.tree_moves import MAX_NODES, roll_out_trees
 from nestruct.structures.solvers.prim import edge_index
 
 Parameters = Sequence[Tensor]  # weight and bias of: message_in, message_out, move_in, _hidden, _out
@@ -51,6 +52,9 @@ def roll_out_op(
     positions: Tensor, z: Tensor, parameters: list[Tensor], num_steps: int, hard: bool
 ) -> Tensor:
     """The fast way without derivatives: one call for all members of a vmapped population."""
+    few = positions.shape[-2] <= MAX_NODES
+    if hard and few and takes_kernels([positions, z, *parameters], parameters[6].shape[-1]):
+        return roll_out_trees(positions, z, parameters, num_steps)
     return roll_out(positions, z, parameters, num_steps, hard=hard, fused=True)
 
 
