@@ -49,7 +49,9 @@ def test_a_population_is_close_to_the_plain_one(hidden):
     models, batch = models_and_batch(hidden)
     gradients = []
     for model in models:
-        nes = nestruct.NES(sigma=0.01, population_size=64, mode="vmap", minibatch="per_pair")
+        nes = nestruct.NES(
+            sigma=0.01, population_size=64, mode="vmap", minibatch="per_pair", pair_batch_size=8
+        )
         for step in range(3):
             nes.backward(model, batch, seed=0, step=step)
         gradients.append(torch.cat([p.grad.flatten() for p in model.parameters()]))

@@ -104,7 +104,7 @@ class RelationalDecoder(nn.Module):
         num_nodes: Nodes of each example.
         hidden_size: The width of all hidden layers.
         fused: Whether training takes the fast way on a GPU: a step compiled by `torch.compile`,
-            with the largest product in bfloat16, or kernels where no derivative is asked for.
+            with products in bfloat16, or kernels where no derivative is asked for.
             Evaluation never does.
     """
 
