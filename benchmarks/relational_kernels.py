@@ -48,10 +48,8 @@ CUTS = {
         Blocks(64, 128, 32, 4, 1, 168),
         Blocks(64, 128, 64, 4, 2),
         Blocks(128, 128, 64, 8, 1),
-        Blocks(128, 128, 64, 8, 2),
         Blocks(64, 64, 64, 4, 1),
         Blocks(64, 64, 64, 4, 1, 128),
-        Blocks(128, 64, 64, 4, 1),
     ],
     "moves": [
         Blocks(64, 256, 32, 4, 2),
@@ -173,7 +171,8 @@ def check(members: int, n: int, examples: int, hidden: int) -> None:
     moved = tree_moves.roll_out_trees(positions, z, decoder, 3)
     errors["3 steps, float32"] = relative(moved - start, found - start)
     scores = pair_scores(x, *encoder)[0]
-    difference = pair_blocks.score_pairs(x, encoder)[0] - scores
+    with torch.compiler.set_stance("force_eager"):  # these shapes are not worth a compilation
+        difference = pair_blocks.score_pairs(x, encoder)[0] - scores
     errors["scores, float32"] = float(difference.std() / scores.std())
     shape = f"{members} members, {n} nodes, {examples} examples, {hidden} units"
     print(shape, {name: f"{error:.1e}" for name, error in errors.items()}, flush=True)
@@ -371,7 +370,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     torch.set_float32_matmul_precision("highest")
-    for shape in ((2, 2, 3, 16), (3, 5, 21, 64), (4, 10, 37, 256), (2, 10, 128, 256)):
+    for shape in ((2, 2, 3, 16), (4, 5, 21, 64), (4, 10, 37, 256), (2, 10, 128, 256)):
         check(*shape)
     torch.set_float32_matmul_precision("high")
     products, bytes_ = rates()
