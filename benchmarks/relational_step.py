@@ -45,6 +45,16 @@ CASES: dict[str, tuple[Any, int]] = {
         ),
         3,
     ),
+    "NES, N=600, 32 examples per pair, one step": (
+        nestruct.NES(
+            sigma=0.01,
+            population_size=600,
+            mode="vmap",
+            minibatch="per_pair",
+            pair_batch_size=32,
+        ),
+        1,
+    ),
 }
 
 

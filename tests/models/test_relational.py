@@ -9,7 +9,7 @@ import nestruct
 from nestruct import InputError, Noise
 from nestruct.data import GraphLayout
 from nestruct.models import RelationalVAE, hard_structures
-from nestruct.models.relational import nri, pair_scores
+from nestruct.models.relational import nri, pair_blocks, pair_scores, roll_out, tree_moves
 from nestruct.population import Layout, Population, evaluate_members
 
 NOISE = Noise(seed=0, step=1)
@@ -249,6 +249,26 @@ def test_the_fast_way_takes_all_members_at_once(fast_on_cpu):
         losses = evaluate_members(model, population, BATCH, NOISE, mode="vmap")
         found.append([losses, *(p.grad for p in model.parameters()), *model.buffers()])
     torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize("options", [{}, {"num_rollout_steps": 2, "structure": "k-subset"}])
+def test_a_population_by_the_twins_of_kernels_is_the_plain_one(fast_on_cpu, monkeypatch, options):
+    """The whole way to the kernels and back, with members, samples and examples of their own."""
+    asked: list[int] = []
+    for module in (pair_scores, roll_out):
+        monkeypatch.setattr(module, "takes_kernels", lambda _, hidden: not asked.append(hidden))
+    for module in (pair_blocks, tree_moves):
+        monkeypatch.setattr(module, "HALF", torch.float32)
+    batch, found = {"x": BATCH["x"].float()}, []
+    for fused in (True, False):
+        model = small(fused=fused, hidden_size=16, **options).float()
+        nes = nestruct.NES(
+            sigma=0.1, population_size=6, mode="vmap", minibatch="per_pair", num_samples=2
+        )
+        nes.backward(model, batch, seed=0)
+        found.append([*(p.grad for p in model.parameters()), *model.buffers()])
+    torch.testing.assert_close(*found, rtol=1e-3, atol=1e-3)
+    assert set(asked) == {16}
 
 
 def test_the_fast_encoder_can_be_traced():

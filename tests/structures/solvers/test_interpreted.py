@@ -80,3 +80,24 @@ def test_trees_equal_the_cpu(single_root):
         expected, codes = on_cpu(solver, rows, lengths, single_root)
         assert (codes == OK).all()
         assert torch.equal(heads[words], expected.argmax(1)[words])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_spanning_trees_equal_plain_torch_ties_too(dtype):
+    from nestruct.structures.solvers.prim import prim_torch
+    from nestruct.structures.solvers.prim_cuda import prim_cuda
+
+    for n in (2, 3, 5, 10, 17):
+        generator = torch.Generator().manual_seed(n)
+        rows = torch.randn(70, n * (n - 1) // 2, dtype=dtype, generator=generator)
+        rows[:20] = rows[:20].round()  # ties
+        rows[20:40][rows[20:40] < 0] = -torch.inf
+        rows[39, : n - 1] = -torch.inf  # all that join node 0
+        expected, feasible = prim_torch(rows, n)
+        z, found = prim_cuda(rows, n)
+        assert torch.equal(found, feasible)
+        assert not feasible[39]
+        assert torch.equal(z[found], expected[found])
+        rows[0], rows[1, 0], rows[2, -1] = torch.nan, torch.nan, torch.inf
+        others, _ = prim_cuda(rows, n)
+        assert torch.equal(others[3:], z[3:])

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 _UNROLLED = 32  # sums of fewer terms
+MAX_HIDDEN = 256  # a row of a product is in registers
 
 
 @functools.cache
@@ -24,3 +25,9 @@ def members_first(info: Any, tensors: Sequence[Tensor], dims: Sequence[int | Non
         tensor.expand(info.batch_size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
         for tensor, dim in zip(tensors, dims, strict=True)
     ]
+
+
+def takes_kernels(tensors: Sequence[Tensor], hidden: int) -> bool:
+    """Whether the Triton kernels take this width of layers, these numbers and their device."""
+    is_float = all(tensor.is_cuda and tensor.dtype == torch.float32 for tensor in tensors)
+    return is_float and 16 <= hidden <= MAX_HIDDEN and hidden.bit_count() == 1

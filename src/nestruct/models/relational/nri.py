@@ -104,7 +104,8 @@ class RelationalDecoder(nn.Module):
         num_nodes: Nodes of each example.
         hidden_size: The width of all hidden layers.
         fused: Whether training takes the fast way on a GPU: a step compiled by `torch.compile`,
-            with the largest product in bfloat16. Evaluation never does.
+            with products in bfloat16, or kernels where no derivative is asked for.
+            Evaluation never does.
     """
 
     def __init__(self, num_nodes: int, hidden_size: int, *, fused: bool = False) -> None:

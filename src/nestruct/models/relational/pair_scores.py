@@ -10,7 +10,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from nestruct.models.relational.compiled import compiled, members_first
+from nestruct.models.relational.compiled import compiled, members_first, takes_kernels
+from nestruct.models.relational.pair_blocks import score_pairs
 
 _PER_BLOCK = 6  # weight and bias of: first, second, norm
 _EPSILON = 1e-5
@@ -48,7 +49,9 @@ def pair_scores(
 
 @torch.library.custom_op("nestruct::pair_scores", mutates_args=())
 def pair_scores_op(x: Tensor, parameters: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """Compiled, without derivatives: one call for all members of a vmapped population."""
+    """The fast way without derivatives: one call for all members of a vmapped population."""
+    if takes_kernels([x, *parameters], parameters[2].shape[-1]):
+        return score_pairs(x, parameters)
     return compiled(pair_scores)(x, *parameters)
 
 

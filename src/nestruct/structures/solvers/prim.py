@@ -57,10 +57,23 @@ def prim_kernel(rows, lengths, num_nodes, z, codes):
 
 
 def prim_batched(rows: Tensor, lengths: Tensor | None, num_nodes: int) -> tuple[Tensor, Tensor]:
-    """Every device: n - 1 masked argmaxes over the whole batch, no host synchronisation."""
+    """CUDA: a row of a block for each instance; elsewhere plain torch. No host synchronisation."""
+    if num_nodes == 1:
+        codes = torch.full((len(rows),), OK, device=rows.device)
+        return torch.zeros_like(rows), codes
+    if rows.is_cuda and rows.dtype in (torch.float32, torch.float64):
+        from nestruct.structures.solvers.prim_cuda import prim_cuda
+
+        z, feasible = prim_cuda(rows.contiguous(), num_nodes)
+    else:
+        z, feasible = prim_torch(rows, num_nodes)
+    codes = torch.where(feasible, OK, NO_MEMBER)
+    return z, torch.where((rows < torch.inf).all(-1), codes, NOT_FINITE)
+
+
+def prim_torch(rows: Tensor, num_nodes: int) -> tuple[Tensor, Tensor]:
+    """n - 1 masked argmaxes over the whole batch: trees, and whether their edges are allowed."""
     n, count = num_nodes, rows.shape[0]
-    if n == 1:
-        return torch.zeros_like(rows), torch.zeros(count, dtype=torch.long, device=rows.device)
     edges = edge_index(n, rows.device)
     dense = rows[:, edges.clamp(min=0)]  # [count, n, n]; the diagonal is never read
     outside = torch.ones(count, n, dtype=torch.bool, device=rows.device)
@@ -77,8 +90,7 @@ def prim_batched(rows: Tensor, lengths: Tensor | None, num_nodes: int) -> tuple[
         better = row > best
         best = torch.where(better, row, best)
         link = torch.where(better, edges[chosen[:, 0]], link)
-    codes = torch.where(feasible, OK, NO_MEMBER)
-    return z, torch.where((rows < torch.inf).all(-1), codes, NOT_FINITE)
+    return z, feasible
 
 
 def edge_index(num_nodes: int, device: torch.device | None = None) -> Tensor:
