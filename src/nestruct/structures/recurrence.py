@@ -14,7 +14,7 @@ derivation, so that none is counted twice.
 import itertools
 import math
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -49,6 +49,18 @@ class Edges(NamedTuple):
     place: np.ndarray  # of each node in heads; -1 where it starts
 
 
+class Kernels(NamedTuple):
+    """CPU kernels of a recurrence's own: the same answers, ties too, where that pays.
+
+    ``best(rows, goals, z, codes)`` fills 0/1 ``z`` and a code per row, as
+    `best_derivation.derivation_kernel`; ``sums(rows, goals, slopes, out, values)`` fills what
+    `inside_outside` asks for by the shapes. Both are spread over threads by rows.
+    """
+
+    best: Callable[..., None]
+    sums: Callable[..., None]
+
+
 class Recurrence:
     """Nodes, edges and goals of a dynamic programme over instances of one size.
 
@@ -63,6 +75,7 @@ class Recurrence:
             nodes of earlier levels only.
         goals: The node that holds the answer, one for each length from 0 on, -1 where that length
             is not allowed: ``[size + 1]``, or an axis for each context that is a length.
+        kernels: Faster ones for the CPU, if there are any.
 
     Example:
         >>> import numpy as np
@@ -79,7 +92,10 @@ class Recurrence:
         num_parts: int,
         levels: Sequence[tuple[Any, ...]],
         goals: Any,
+        *,
+        kernels: Kernels | None = None,
     ) -> None:
+        self.kernels = kernels
         self.node_shape, self.num_parts = tuple(node_shape), num_parts
         self.num_nodes = math.prod(node_shape)
         self.goals = np.asarray(goals)
