@@ -49,6 +49,13 @@ class Edges(NamedTuple):
     place: np.ndarray  # of each node in heads; -1 where it starts
 
 
+class Tables(NamedTuple):
+    """`Edges` on a device, for kernels there."""
+
+    tensors: tuple[Any, ...]  # where levels begin in heads, then the fields of `Edges`; how many
+    most_nodes: int  # in a level
+
+
 class Kernels(NamedTuple):
     """CPU kernels of a recurrence's own: the same answers, ties too, where that pays.
 
@@ -110,6 +117,7 @@ class Recurrence:
         self.used = np.unique(self.edges.part[self.edges.part < num_parts])
         self.handle = next(_HANDLES)
         self._on: dict[torch.device, tuple[list[Level], Tensor, Tensor]] = {}
+        self._tables: dict[torch.device, Tables] = {}
         _BY_HANDLE[self.handle] = self
 
     def __deepcopy__(self, memo: Any) -> "Recurrence":
@@ -139,6 +147,20 @@ class Recurrence:
         """The levels on the device of a tensor; a missing edge has a score of -inf."""
         return self._at(like)[0]
 
+    def tables(self, like: Tensor) -> Tables:
+        """All edges on the device of a tensor."""
+        self._keep_if_captured(like)
+        if like.device not in self._tables:
+            sizes = [len(heads) for heads, *_ in self._levels]
+            arrays = [np.cumsum([0, *sizes]), *self.edges]
+            tensors = [torch.from_numpy(each.astype(np.int32)).to(like.device) for each in arrays]
+            self._tables[like.device] = Tables((*tensors, len(sizes)), max(sizes, default=0))
+        return self._tables[like.device]
+
+    def _keep_if_captured(self, like: Tensor) -> None:
+        if is_capturing(like) and self not in _CAPTURED:
+            _CAPTURED.append(self)
+
     def goals_at(self, *lengths: Tensor) -> Tensor:
         """The goal of each row; -1 where a length does not fit."""
         table = self._at(lengths[0])[1]
@@ -153,8 +175,7 @@ class Recurrence:
         return self._at(like)[2]
 
     def _at(self, like: Tensor) -> tuple[list[Level], Tensor, Tensor]:
-        if is_capturing(like) and self not in _CAPTURED:
-            _CAPTURED.append(self)
+        self._keep_if_captured(like)
         if like.device not in self._on:
             levels = []
             for heads, first, second, part in self._levels:

@@ -88,6 +88,11 @@ def derivation_batched(rows: Tensor, goals: Tensor | None, handle: int) -> tuple
     """Every device: level by level over the whole batch, no host synchronisation."""
     assert goals is not None
     recurrence = recurrence_of(handle)
+    if rows.is_cuda:
+        from nestruct.structures.solvers.best_derivation_cuda import derivation_cuda, has_kernel
+
+        if has_kernel(recurrence, rows):
+            return derivation_cuda(rows, goals, recurrence)
     finite = (rows < torch.inf) | ~recurrence.used_on(rows)
     table = score_table(torch.where(finite, rows, 0.0), -torch.inf)
     values, ways = value_table(recurrence, table), []
