@@ -12,7 +12,7 @@ from torch import Tensor
 
 from nestruct.structures.recurrence import Recurrence
 from nestruct.structures.relaxations.log_domain import FORBIDDEN
-from nestruct.structures.solvers.best_derivation_cuda import edges_of, tile_of
+from nestruct.structures.solvers.best_derivation_cuda import SIZES, edges_of, tile_of
 
 
 @triton.jit
@@ -30,7 +30,7 @@ def _weigh(rows, values, first, second, alive, at_edge, own, num_parts, LOW: tl.
     return tl.exp(total - top[:, None]), top, one, two, tl.max(tl.max(wrong.to(tl.int32), 1), 0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def _sums_kernel(
     rows,
     slopes,

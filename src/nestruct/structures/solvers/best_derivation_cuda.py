@@ -13,6 +13,8 @@ from nestruct.structures.recurrence import Recurrence, Tables
 from nestruct.structures.rows import BAD_LENGTH, NO_MEMBER, NOT_FINITE, OK
 
 _TILE = 1024  # edges that a program looks at together
+_MOST_NODES = 128
+SIZES = ["num_levels", "num_nodes", "num_parts"]  # a kernel is not compiled anew for each
 _MOST = 4096  # edges of a node
 
 
@@ -29,7 +31,7 @@ def edges_of(begin, high, tables_starts, tables_part, num_parts, node, edge):
     return alive, place, part, at, here
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def _derivation_kernel(
     rows,
     goals,
@@ -114,7 +116,7 @@ def _derivation_kernel(
 def tile_of(recurrence: Recurrence, tables: Tables) -> dict[str, int]:
     """How many nodes and edges a program looks at together, and its number of warps."""
     edges = triton.next_power_of_2(max(1, recurrence.max_edges))
-    nodes = min(triton.next_power_of_2(max(1, tables.most_nodes)), max(1, _TILE // edges))
+    nodes = 1 if tables.most_nodes == 1 else min(_MOST_NODES, max(1, _TILE // edges))
     return {"NODES": nodes, "EDGES": edges, "num_warps": min(8, max(1, nodes * edges // 256))}
 
 
