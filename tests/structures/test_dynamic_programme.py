@@ -19,7 +19,10 @@ from nestruct.structures.rows import NO_MEMBER, OK
 from nestruct.structures.solvers.best_derivation import derivation_batched, derivation_plain
 
 SCORE = st.one_of(st.sampled_from([-2.0, 0.0, 0.0, 1.0, -torch.inf]), st.floats(-50, 50, width=32))
-each_case = pytest.mark.parametrize("case", PROGRAMME_CASES, ids=repr)
+# Of five states, a chain has kernels of its own.
+each_case = pytest.mark.parametrize(
+    "case", [*PROGRAMME_CASES, Case(nestruct.LinearChain(5), 3)], ids=repr
+)
 
 
 def gaussian(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -169,6 +172,35 @@ def test_k_best_and_max_marginals(case, data):
         by_part = total.view(-1, *[1] * len(case.shape))
         expected = torch.where(members == 1, by_part, -torch.inf).amax(0)
         torch.testing.assert_close(found[row], expected)
+
+
+def test_kernels_of_ones_own_equal_those_of_every_recurrence(monkeypatch):
+    """For chains of many states: of several lengths, with impossible and bad rows among them."""
+    chain, scores = nestruct.LinearChain(9), 50 * gaussian(30, 6, 9, 9)
+    scores[3, :, 2:] = -torch.inf
+    scores[4, 2] = -torch.inf
+    scores[5, 4, 0, 0] = torch.nan
+    scores[6, 1, 8, 8] = torch.inf
+    lengths = 2 + torch.arange(30) % 6
+    recurrence, goals, flat = chain._problem("argmax", scores, {"lengths": lengths})
+    slopes = gaussian(*flat.shape, seed=1)
+    assert recurrence.kernels is not None
+
+    def everything():
+        with nestruct.nan_rows():
+            z = chain.argmax(scores, lengths=lengths)
+        sums = [
+            inside_outside._on_cpu(recurrence, flat, goals, slope, want)
+            for slope, want in ((None, False), (None, True), (slopes, True))
+        ]
+        return z, sums
+
+    z, sums = everything()
+    monkeypatch.setattr(recurrence, "kernels", None)
+    other_z, other_sums = everything()
+    torch.testing.assert_close(z, other_z, rtol=0, atol=0, equal_nan=True)
+    assert z.isnan().flatten(1).all(1).tolist() == [row in (4, 5) for row in range(30)]
+    torch.testing.assert_close(sums, other_sums, rtol=1e-9, atol=1e-9, equal_nan=True)
 
 
 def test_k_best_values_are_differentiable():

@@ -13,6 +13,7 @@ from cases import chi_square, count_members, totals
 import nestruct
 from nestruct import InputError
 from nestruct.structures.solvers import SOLVERS
+from nestruct.structures.solvers.grid_sweeps import SIDE, sweep
 from nestruct.structures.solvers.monotone_path import edge_ends, monotone_path_plain
 from nestruct.structures.solvers.run import run_rows
 
@@ -57,6 +58,45 @@ def test_kernel_and_batched_form_agree_to_the_last_tie(moves, kind, dtype, size)
     fine = kernel[1] == 0
     assert fine.any()
     assert torch.equal(kernel[0][fine], batched[0][fine])
+
+
+@pytest.mark.parametrize("moves", ["four", "eight"])
+@pytest.mark.parametrize("kind", ["cells", "edges"])
+def test_many_grids_side_by_side_are_solved_as_each_alone(moves, kind):
+    """Many are swept, a single one goes through a queue."""
+    structure = nestruct.GridPath(9, 11, moves=moves, scores=kind)
+    scores = torch.cat([drawn(structure, 30), -drawn(structure, 30, seed=1).exp()])
+    start, goal = torch.randint(99, (2, 60), generator=torch.Generator().manual_seed(2))
+    with nestruct.nan_rows():
+        together = structure.argmax(scores, start=start, goal=goal)
+        alone = [
+            structure.argmax(row, start=a, goal=b)
+            for row, a, b in zip(scores, start, goal, strict=True)
+        ]
+    torch.testing.assert_close(together, torch.stack(alone), rtol=0, atol=0, equal_nan=True)
+    assert (~together.flatten(1).isnan().any(1)).sum() > 30
+
+
+def test_mazes_are_not_swept_without_end():
+    structure = nestruct.GridPath(3, 441, moves="four")
+    scores = -torch.rand(8, 3, 441, generator=torch.Generator().manual_seed(0))
+    scores[:, 1:, 1::4] = -torch.inf  # up and down, again and again
+    scores[:, :2, 3::4] = -torch.inf
+    assert not sweep_alone(structure, scores)
+    z = structure.argmax(scores)
+    assert torch.equal(z, torch.stack([structure.argmax(row) for row in scores]))
+    # 219 columns of three cells each, 220 doors between them, and both ends.
+    assert (z.flatten(1).sum(1) == 219 * 3 + 220 + 2).all()
+
+
+def sweep_alone(structure, scores: torch.Tensor) -> bool:
+    """Whether sweeps settle these grids, all of them from the first corner."""
+    (height, width), ways = structure.part_shape, structure.grid.num_ways
+    costs = np.full((height * width, ways, SIDE), np.inf)
+    far = np.full((height + 2, width + 2, SIDE), np.inf)
+    costs[..., : len(scores)] = -scores.flatten(1).T.numpy()[:, None]
+    far[1, 1] = costs[0, 0]
+    return sweep(costs.ravel(), far.ravel(), np.ones(height + 2, bool), height, width, ways)
 
 
 @pytest.mark.parametrize("moves", ["four", "eight"])

@@ -252,7 +252,6 @@ class DynamicProgramme(GibbsStructure):
         recurrence, goals, flat = self._problem(method, scores, context)
         found, value = inside_outside.marginals(recurrence, flat, goals)
         answered = self._answered(method, value, goals)
-        found = torch.where(answered[..., None], found, torch.nan)
         return found.reshape(scores.shape), torch.where(answered, value, torch.nan)
 
     def _normalise(self, scores: Tensor, **context: Tensor) -> tuple[Tensor, Tensor]:

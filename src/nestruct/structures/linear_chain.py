@@ -10,7 +10,11 @@ from torch import Tensor
 from nestruct.checks import check_count
 from nestruct.errors import InputError
 from nestruct.structures.dynamic_programme import DynamicProgramme
-from nestruct.structures.recurrence import Recurrence
+from nestruct.structures.recurrence import Kernels, Recurrence
+from nestruct.structures.relaxations.forward_backward import forward_backward
+from nestruct.structures.solvers.viterbi import viterbi
+
+_MANY_STATES = 5  # from so many on kernels of its own are faster
 
 
 class LinearChain(DynamicProgramme):
@@ -81,4 +85,10 @@ def _recurrence(num_states: int, positions: int) -> Recurrence:
     part = np.arange((positions - 1) * num_states**2).reshape(-1, num_states, num_states)
     levels = [(node[t, :-1], node[t - 1, :-1], -1, part[t - 1].T) for t in range(1, positions)]
     levels.append((node[1:, -1], node[1:, :-1], -1, -1))  # a chain that ends at t, in any state
-    return Recurrence(node.shape, part.size, levels, [-1, -1, *node[1:, -1]])
+    goals = [-1, -1, *node[1:, -1]]
+    if num_states < _MANY_STATES:
+        return Recurrence(node.shape, part.size, levels, goals)
+    own = Kernels(
+        functools.partial(viterbi, num_states), functools.partial(forward_backward, num_states)
+    )
+    return Recurrence(node.shape, part.size, levels, goals, kernels=own)

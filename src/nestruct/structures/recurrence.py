@@ -14,7 +14,7 @@ derivation, so that none is counted twice.
 import itertools
 import math
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -49,6 +49,25 @@ class Edges(NamedTuple):
     place: np.ndarray  # of each node in heads; -1 where it starts
 
 
+class Tables(NamedTuple):
+    """`Edges` on a device, for kernels there."""
+
+    tensors: tuple[Any, ...]  # where levels begin in heads, then the fields of `Edges`; how many
+    most_nodes: int  # in a level
+
+
+class Kernels(NamedTuple):
+    """CPU kernels of a recurrence's own: the same answers, ties too, where that pays.
+
+    ``best(rows, goals, z, codes)`` fills 0/1 ``z`` and a code per row, as
+    `best_derivation.derivation_kernel`; ``sums(rows, goals, slopes, out, values)`` fills what
+    `inside_outside` asks for by the shapes. Both are spread over threads by rows.
+    """
+
+    best: Callable[..., None]
+    sums: Callable[..., None]
+
+
 class Recurrence:
     """Nodes, edges and goals of a dynamic programme over instances of one size.
 
@@ -63,6 +82,7 @@ class Recurrence:
             nodes of earlier levels only.
         goals: The node that holds the answer, one for each length from 0 on, -1 where that length
             is not allowed: ``[size + 1]``, or an axis for each context that is a length.
+        kernels: Faster ones for the CPU, if there are any.
 
     Example:
         >>> import numpy as np
@@ -79,7 +99,10 @@ class Recurrence:
         num_parts: int,
         levels: Sequence[tuple[Any, ...]],
         goals: Any,
+        *,
+        kernels: Kernels | None = None,
     ) -> None:
+        self.kernels = kernels
         self.node_shape, self.num_parts = tuple(node_shape), num_parts
         self.num_nodes = math.prod(node_shape)
         self.goals = np.asarray(goals)
@@ -94,6 +117,7 @@ class Recurrence:
         self.used = np.unique(self.edges.part[self.edges.part < num_parts])
         self.handle = next(_HANDLES)
         self._on: dict[torch.device, tuple[list[Level], Tensor, Tensor]] = {}
+        self._tables: dict[torch.device, Tables] = {}
         _BY_HANDLE[self.handle] = self
 
     def __deepcopy__(self, memo: Any) -> "Recurrence":
@@ -123,6 +147,20 @@ class Recurrence:
         """The levels on the device of a tensor; a missing edge has a score of -inf."""
         return self._at(like)[0]
 
+    def tables(self, like: Tensor) -> Tables:
+        """All edges on the device of a tensor."""
+        self._keep_if_captured(like)
+        if like.device not in self._tables:
+            sizes = [len(heads) for heads, *_ in self._levels]
+            arrays = [np.cumsum([0, *sizes]), *self.edges]
+            tensors = [torch.from_numpy(each.astype(np.int32)).to(like.device) for each in arrays]
+            self._tables[like.device] = Tables((*tensors, len(sizes)), max(sizes, default=0))
+        return self._tables[like.device]
+
+    def _keep_if_captured(self, like: Tensor) -> None:
+        if is_capturing(like) and self not in _CAPTURED:
+            _CAPTURED.append(self)
+
     def goals_at(self, *lengths: Tensor) -> Tensor:
         """The goal of each row; -1 where a length does not fit."""
         table = self._at(lengths[0])[1]
@@ -138,8 +176,7 @@ class Recurrence:
         return self._at(like)[2]
 
     def _at(self, like: Tensor) -> tuple[list[Level], Tensor, Tensor]:
-        if is_capturing(like) and self not in _CAPTURED:
-            _CAPTURED.append(self)
+        self._keep_if_captured(like)
         if like.device not in self._on:
             levels = []
             for heads, first, second, part in self._levels:

@@ -10,6 +10,7 @@ import os
 import numpy as np
 import pytest
 import torch
+from cases import PROGRAMME_CASES
 
 from nestruct.structures.rows import OK
 from nestruct.structures.solvers import SOLVERS
@@ -101,3 +102,34 @@ def test_spanning_trees_equal_plain_torch_ties_too(dtype):
         rows[0], rows[1, 0], rows[2, -1] = torch.nan, torch.nan, torch.inf
         others, _ = prim_cuda(rows, n)
         assert torch.equal(others[3:], z[3:])
+
+
+@pytest.mark.parametrize("case", PROGRAMME_CASES, ids=repr)
+@pytest.mark.parametrize("deviation", [1.0, 50.0])
+def test_dynamic_programmes_equal_the_batched_form(case, deviation):
+    from nestruct.structures.relaxations.inside_outside_batched import sums_batched
+    from nestruct.structures.relaxations.inside_outside_cuda import sums_cuda
+    from nestruct.structures.solvers.best_derivation import derivation_batched
+    from nestruct.structures.solvers.best_derivation_cuda import derivation_cuda
+
+    generator = torch.Generator().manual_seed(0)
+    scores = deviation * torch.randn(9, *case.shape, dtype=torch.float64, generator=generator)
+    scores[2], scores[3] = scores[2].round(), -torch.inf
+    scores[(4, *case.first_part())], scores[(5, *case.first_part())] = torch.nan, torch.inf
+    scores[(6, *case.first_part())] = -torch.inf
+    lengths = case.least + torch.arange(9) % (case.size + 1 - case.least)
+    recurrence, goals, flat = case.structure._problem("argmax", scores, {"lengths": lengths})
+    goals[7] = -1
+    z, codes = derivation_cuda(flat, goals, recurrence)
+    expected, expected_codes = derivation_batched(flat, goals, recurrence.handle)
+    assert torch.equal(codes, expected_codes)
+    assert torch.equal(z[codes == OK], expected[codes == OK])
+    slopes = torch.randn(flat.shape, dtype=torch.float64, generator=generator)
+    for slope, want in ((None, False), (None, True), (slopes, True)):
+        found, value = sums_cuda(recurrence, flat, goals, slope, want)
+        wanted, total = sums_batched(recurrence, flat, goals, slope, want)
+        fine = value > -1e29  # where there is a member
+        assert torch.equal(fine, total > -1e29)
+        assert torch.equal(value.isnan(), total.isnan())
+        torch.testing.assert_close(value[fine], total[fine], rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(found[fine], wanted[fine], rtol=1e-9, atol=1e-9)

@@ -25,9 +25,12 @@ from torch import Tensor
 
 from nestruct.kernels import LANES, jit, spread_rows
 from nestruct.structures.recurrence import Recurrence
+from nestruct.structures.relaxations.exponential import exponentiate
 from nestruct.structures.relaxations.inside_outside_batched import sample_batched, sums_batched
+from nestruct.structures.relaxations.log_domain import FORBIDDEN
 
 _MANY = 20_000  # parts: a table of them for many rows would not stay in the cache
+_PIECE = 256  # rows that are widened to float64 at once
 
 
 def log_sum(recurrence: Recurrence, scores: Tensor, goals: Tensor) -> Tensor:
@@ -39,8 +42,8 @@ def log_sum(recurrence: Recurrence, scores: Tensor, goals: Tensor) -> Tensor:
 
 
 def marginals(recurrence: Recurrence, scores: Tensor, goals: Tensor) -> tuple[Tensor, Tensor]:
-    """The marginals of each row and its log-partition. Differentiable once."""
-    return _Marginals.apply(scores, goals, recurrence)
+    """The marginals of each row, NaN without a member; its log-partition. Differentiable once."""
+    return _Marginals.apply(scores, goals, recurrence, torch.nan)
 
 
 def _move(info: Any, in_dims: tuple, *tensors: Tensor) -> list[Tensor]:
@@ -63,7 +66,7 @@ class _LogSum(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, slope: Tensor) -> tuple:
-        found, _ = _Marginals.apply(*ctx.saved_tensors, ctx.recurrence)
+        found, _ = _Marginals.apply(*ctx.saved_tensors, ctx.recurrence, 0.0)
         return slope[..., None] * found, None, None
 
     @staticmethod
@@ -73,23 +76,31 @@ class _LogSum(torch.autograd.Function):
 
 class _Marginals(torch.autograd.Function):
     @staticmethod
-    def forward(scores: Tensor, goals: Tensor, recurrence: Recurrence) -> tuple[Tensor, Tensor]:
-        return _run(recurrence, scores, goals, want=True)
+    def forward(
+        scores: Tensor, goals: Tensor, recurrence: Recurrence, failed: float
+    ) -> tuple[Tensor, Tensor]:
+        return _run(recurrence, scores, goals, want=True, failed=failed)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: tuple[Tensor, Tensor]) -> None:
         ctx.save_for_backward(*inputs[:2], output[0])
         ctx.recurrence = inputs[2]
+        ctx.set_materialize_grads(False)  # most losses use one of the two
 
     @staticmethod
-    def backward(ctx: Any, slope: Tensor, value_slope: Tensor) -> tuple:
+    def backward(ctx: Any, slope: Tensor | None, value_slope: Tensor | None) -> tuple:
         scores, goals, found = ctx.saved_tensors
-        change = _Curvature.apply(scores, goals, slope, ctx.recurrence)
-        return change + value_slope[..., None] * found, None, None
+        change = None
+        if slope is not None:
+            change = _Curvature.apply(scores, goals, slope, ctx.recurrence)
+        if value_slope is not None:
+            passed = value_slope[..., None] * found
+            change = passed if change is None else change + passed
+        return change, None, None, None
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple, scores: Tensor, goals: Tensor, recurrence: Recurrence):
-        return _Marginals.apply(*_move(info, in_dims, scores, goals), recurrence), (0, 0)
+    def vmap(info: Any, in_dims: tuple, scores: Tensor, goals: Tensor, *rest: Any):
+        return _Marginals.apply(*_move(info, in_dims, scores, goals), *rest), (0, 0)
 
 
 class _Curvature(torch.autograd.Function):
@@ -122,14 +133,21 @@ def _run(
     slope: Tensor | None = None,
     *,
     want: bool = False,
+    failed: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
-    """Marginals if they are wanted, or their derivative along a slope; and log-partitions."""
+    """Marginals if they are wanted, or their derivative along a slope; and log-partitions.
+
+    Where no member is, or a score is bad, the former are ``failed``.
+    """
     lead = scores.shape[:-1]
     rows = scores.detach().reshape(math.prod(lead), scores.shape[-1])
     goals = goals.expand(lead).reshape(-1)
     slopes = None if slope is None else slope.detach().expand(scores.shape).reshape(rows.shape)
-    run = _on_cpu if rows.device.type == "cpu" else sums_batched
-    found, value = run(recurrence, rows, goals, slopes, want)
+    if rows.device.type == "cpu":
+        found, value = _on_cpu(recurrence, rows, goals, slopes, want, failed)
+    else:
+        found, value = sums_batched(recurrence, rows, goals, slopes, want)
+        found = torch.where((value > FORBIDDEN / 2)[:, None], found, failed)
     return found.to(scores.dtype).view(*lead, found.shape[-1]), value.to(scores.dtype).view(lead)
 
 
@@ -157,7 +175,7 @@ class _Sample(torch.autograd.Function):
         rows = scores.reshape(math.prod(lead), scores.shape[-1])
         goals, draws = goals.expand(lead).reshape(-1), uniform.reshape(len(rows), uniform.shape[-1])
         if rows.device.type == "cpu":
-            z = torch.empty(rows.shape, dtype=torch.float64)
+            z = torch.empty_like(rows)
             value = torch.empty(len(rows), dtype=torch.float64)
             _spread(recurrence, rows, goals, None, z, value, draws)
         else:
@@ -177,11 +195,25 @@ class _Sample(torch.autograd.Function):
 
 
 def _on_cpu(
-    recurrence: Recurrence, rows: Tensor, goals: Tensor, slopes: Tensor | None, want: bool
+    recurrence: Recurrence,
+    rows: Tensor,
+    goals: Tensor,
+    slopes: Tensor | None,
+    want: bool,
+    failed: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
-    out = torch.empty(len(rows), rows.shape[1] if want else 0, dtype=torch.float64)
     value = torch.empty(len(rows), dtype=torch.float64)
-    _spread(recurrence, rows, goals, slopes, out, value, None)
+    out = torch.empty(len(rows), rows.shape[1] if want else 0, dtype=rows.dtype)
+    kernels = recurrence.kernels
+    if kernels is not None:
+        given = (rows, goals, rows[:, :0] if slopes is None else slopes, out, value)
+        arrays = [tensor.contiguous().numpy() for tensor in given]
+        spread_rows(
+            lambda part: kernels.sums(*(array[part] for array in arrays)), len(rows), rows.numel()
+        )
+    else:
+        _spread(recurrence, rows, goals, slopes, out, value, None)
+    out[~(value > FORBIDDEN / 2)] = failed
     return out, value
 
 
@@ -194,15 +226,21 @@ def _spread(
     value: Tensor,
     uniform: Tensor | None,
 ) -> None:
-    # In float64 whatever comes in: one kernel to compile, and it is no faster in float32.
+    # In float64 whatever comes in: one kernel to compile, and it is no faster in float32. Widened
+    # piece by piece: copies of a whole batch would cost as much time as the sums.
     none = rows.new_empty(len(rows), 0)
     given = [rows, none if slopes is None else slopes, none if uniform is None else uniform]
-    wide = [tensor.double().contiguous().numpy() for tensor in given]
-    rest = [tensor.contiguous().numpy() for tensor in (goals, out, value)]
     recipe = (*recurrence.edges, recurrence.used, recurrence.max_edges)
 
     def work(part: slice) -> None:
-        _kernel(*(array[part] for array in (*wide, *rest)), *recipe)
+        for start in range(part.start, min(part.stop, len(rows)), _PIECE):
+            piece = slice(start, min(start + _PIECE, part.stop))
+            wide = [tensor[piece].double().contiguous().numpy() for tensor in given]
+            own = [tensor[piece].contiguous().numpy() for tensor in (goals, value)]
+            found = np.empty((len(wide[0]), out.shape[1]))
+            _kernel(*wide, own[0], found, own[1], *recipe)
+            out[piece] = torch.from_numpy(found)
+            value[piece] = torch.from_numpy(own[1])
 
     spread_rows(work, len(rows), rows.numel())
 
@@ -213,9 +251,9 @@ def _kernel(
 ):
     """What is asked shows in the shapes: no ``out``, only values; ``slopes``, the derivative."""
     count, num_parts, num_nodes = rows.shape[0], rows.shape[1], len(place) - 1
-    width = LANES if count <= LANES or num_parts > _MANY else 4 * LANES
     backward, down = slopes.shape[1] > 0, out.shape[1] > 0
     drawn = uniform.shape[1] > 0
+    width = LANES if count <= LANES or num_parts > _MANY else 4 * LANES
     table = np.zeros((num_parts + 1, width))
     slope = np.zeros((num_parts + 1 if backward else 1, width))
     found = np.zeros((num_parts + 1 if down else 1, width))
@@ -337,27 +375,7 @@ def _weigh(inside, table, edges, low, high, top, weights):
         weight = weights[e * width : (e + 1) * width]
         for lane in range(width):
             weight[lane] -= top[lane]
-    _exponentiate(weights[: (high - low) * width])
-
-
-@jit
-def _exponentiate(weights):
-    """Without a call, so that it is vectorised: the polynomial of `soft_parse`, to 2e-13."""
-    for place in range(len(weights)):
-        x = weights[place] * (1 / 1024)
-        p = 1 / 24 + x * (1 / 120 + x * (1 / 720 + x * (1 / 5040)))
-        p = 1 + x * (1 + x * (1 / 2 + x * (1 / 6 + x * p)))
-        p *= p
-        p *= p
-        p *= p
-        p *= p
-        p *= p
-        p *= p
-        p *= p
-        p *= p
-        p *= p
-        p *= p
-        weights[place] = p if x > -0.6 else 0.0
+    exponentiate(weights[: (high - low) * width])
 
 
 @jit

@@ -11,6 +11,12 @@ def sums_batched(
     recurrence: Recurrence, rows: Tensor, goals: Tensor, slopes: Tensor | None, want: bool
 ) -> tuple[Tensor, Tensor]:
     """Every device: level by level over the whole batch, no host synchronisation."""
+    if rows.is_cuda:
+        from nestruct.structures.relaxations.inside_outside_cuda import sums_cuda
+        from nestruct.structures.solvers.best_derivation_cuda import has_kernel
+
+        if has_kernel(recurrence, rows):
+            return sums_cuda(recurrence, rows, goals, slopes, want)
     levels, values, table, bad = _inside_batched(recurrence, rows)
     goal = goals.clamp(min=0)[:, None]
     value = torch.where(bad | (goals < 0), torch.nan, values.gather(1, goal)[:, 0])

@@ -23,6 +23,9 @@ from nestruct.structures.rows import BAD_LENGTH, NO_MEMBER, NOT_FINITE, OK
 def derivation_kernel(rows, goals, handle, z, codes):
     """CPU kernel: ``rows [count, parts]`` to 0/1 ``z``, one code per row."""
     recurrence = recurrence_of(handle)
+    if recurrence.kernels is not None:
+        recurrence.kernels.best(rows, goals, z, codes)
+        return
     _kernel(rows, goals, *recurrence.edges, recurrence.used, z, codes)
 
 
@@ -85,6 +88,11 @@ def derivation_batched(rows: Tensor, goals: Tensor | None, handle: int) -> tuple
     """Every device: level by level over the whole batch, no host synchronisation."""
     assert goals is not None
     recurrence = recurrence_of(handle)
+    if rows.is_cuda:
+        from nestruct.structures.solvers.best_derivation_cuda import derivation_cuda, has_kernel
+
+        if has_kernel(recurrence, rows):
+            return derivation_cuda(rows, goals, recurrence)
     finite = (rows < torch.inf) | ~recurrence.used_on(rows)
     table = score_table(torch.where(finite, rows, 0.0), -torch.inf)
     values, ways = value_table(recurrence, table), []

@@ -1,13 +1,14 @@
-"""Best path between two cells of a grid by four or eight moves: Dijkstra, O(cells log cells).
+"""Best path between two cells of a grid by four or eight moves.
 
-E. W. Dijkstra, "A note on two problems in connexion with graphs", 1959. A cell's or edge's score is
-minus its cost; a positive score counts as 0, since a path could otherwise gain by walking in
-circles.
+On the CPU by sweeps over many grids side by side (`grid_sweeps`). A few rows, or mazes, by a queue:
+E. W. Dijkstra, "A note on two problems in connexion with graphs", 1959, O(cells log cells). A
+cell's or edge's score is minus its cost; a positive score counts as 0, since a path could otherwise
+gain by walking in circles.
 
 Distances are those of the best path when its costs are added from the start on. Among best paths
 one with the fewest moves is taken, and among those the one that comes from the first side in the
-order of `Grid.ways_in`. Both forms compute the same distances to the last bit: adding a cost is
-monotone in floating point too, and both stop at the same fixed point. So they break ties alike.
+order of `Grid.ways_in`. All forms compute the same distances to the last bit: adding a cost is
+monotone in floating point too, and all stop at the same fixed point. So they break ties alike.
 """
 
 import numpy as np
@@ -16,8 +17,10 @@ from torch import Tensor
 
 from nestruct.kernels import jit
 from nestruct.structures.rows import BAD_ENDS, NO_MEMBER, NOT_FINITE, OK, is_capturing
+from nestruct.structures.solvers.grid_sweeps import SIDE, sweep, walk_back
 from nestruct.structures.solvers.grid_tables import Grid
 
+_MANY = 8  # rows from which on sweeps are faster than a queue
 _ROUNDS = 16  # between two looks at whether anything has changed
 
 
@@ -25,39 +28,85 @@ def shortest_path_kernel(rows, ends, code, z, codes):
     """CPU kernel: ``rows [count, parts]`` to 0/1 ``z``, one code per row."""
     grid = Grid.of(code)
     sources, parts = (table.numpy() for table in grid.ways_in())
-    _kernel(rows, ends, sources, parts, grid.edges, z, codes)
+    _kernel(rows, ends, sources, parts, grid.width, grid.edges, z, codes)
 
 
 @jit
-def _kernel(rows, ends, sources, parts, edges, z, codes):
+def _kernel(rows, ends, sources, parts, width, edges, z, codes):
+    """Many rows are swept side by side; Dijkstra's search takes a few, and those that are mazes."""
     cells, ways = sources.shape
-    distance = np.empty(cells, rows.dtype)
-    cost = np.empty(rows.shape[1], rows.dtype)
-    moves = np.empty(cells, np.int64)
-    queue = np.empty(cells, np.int64)
-    heap = np.empty(cells * ways + 1, np.int64)
-    keys = np.empty(cells * ways + 1, rows.dtype)
-    for row in range(rows.shape[0]):
-        scores, path = rows[row], z[row]
-        path[:] = 0
-        if ends[row] < 0:
-            codes[row] = BAD_ENDS
-            continue
-        code = OK
-        for part in range(scores.shape[0]):
-            if not scores[part] < np.inf:
-                code = NOT_FINITE
-            cost[part] = -min(scores[part], scores.dtype.type(0))
-        start, goal = ends[row] // cells, ends[row] % cells
-        if code == OK and not edges and scores[start] == -np.inf:
-            code = NO_MEMBER
-        if code == OK:
-            _search(cost, start, goal, sources, parts, edges, distance, heap, keys)
+    height, num_parts = cells // width, rows.shape[1]
+    many = rows.shape[0] >= _MANY
+    costs = np.zeros((num_parts + 1, SIDE), rows.dtype)
+    costs[num_parts] = np.inf
+    table = np.empty(cells * ways * SIDE if many else 0, rows.dtype)
+    far = np.empty((height + 2) * (width + 2) * SIDE if many else 0, rows.dtype)
+    dirty = np.zeros(height + 2, np.bool_)
+    distance, cost = np.empty(cells, rows.dtype), np.empty(num_parts, rows.dtype)
+    moves, queue = np.empty(cells, np.int64), np.empty(cells, np.int64)
+    heap, keys = np.empty(cells * ways + 1, np.int64), np.empty(cells * ways + 1, rows.dtype)
+    for first in range(0, rows.shape[0], SIDE):
+        lanes = min(SIDE, rows.shape[0] - first)
+        far[:] = np.inf
+        for lane in range(lanes):
+            row = first + lane
+            z[row] = 0
+            codes[row] = _load(rows[row], ends[row] // cells, edges, lane, costs)
+            if ends[row] < 0:
+                codes[row] = BAD_ENDS
+            if many and codes[row] == OK:
+                start = ends[row] // cells
+                i, j = start // width, start % width
+                own = 0 if edges else costs[start, lane]
+                far[((i + 1) * (width + 2) + j + 1) * SIDE + lane] = own
+                dirty[i], dirty[i + 1], dirty[i + 2] = True, True, True
+        settled = False
+        if lanes >= _MANY:
+            for cell in range(cells):
+                for way in range(ways):
+                    at, part = (cell * ways + way) * SIDE, parts[cell, way]
+                    for lane in range(SIDE):
+                        table[at + lane] = costs[part, lane]
+            settled = sweep(table, far, dirty, height, width, ways)
+        for lane in range(lanes):
+            row = first + lane
+            if codes[row] != OK:
+                continue
+            start, goal = ends[row] // cells, ends[row] % cells
+            for part in range(num_parts if not settled else 0):
+                cost[part] = costs[part, lane]
+            if settled:
+                at = ((goal // width + 1) * (width + 2) + goal % width + 1) * SIDE + lane
+                distance[goal] = far[at]
+            else:
+                _search(cost, start, goal, sources, parts, edges, distance, heap, keys)
             if distance[goal] == np.inf:
-                code = NO_MEMBER
-        codes[row] = code
-        if code == OK:
-            _trace(cost, start, goal, sources, parts, edges, distance, moves, queue, path)
+                codes[row] = NO_MEMBER
+                continue
+            if settled:
+                if walk_back(table, far, sources, parts, start, goal, width, lane, z[row]):
+                    if not edges:
+                        z[row, start] = 1
+                    continue
+                for cell in range(cells):
+                    at = ((cell // width + 1) * (width + 2) + cell % width + 1) * SIDE + lane
+                    distance[cell] = far[at]
+                for part in range(num_parts):
+                    cost[part] = costs[part, lane]
+            _trace(cost, start, goal, sources, parts, edges, distance, moves, queue, z[row])
+
+
+@jit
+def _load(scores, start, edges, lane, costs):
+    """Costs into their lane; a positive score counts as 0."""
+    code, zero = OK, scores.dtype.type(0)
+    for part in range(len(scores)):
+        if not scores[part] < np.inf:
+            code = NOT_FINITE
+        costs[part, lane] = -min(scores[part], zero)
+    if code == OK and not edges and start >= 0 and scores[start] == -np.inf:
+        code = NO_MEMBER
+    return code
 
 
 @jit
