@@ -7,9 +7,12 @@ import toys
 import nestruct
 from nestruct import (
     DPP,
+    IMLE,
     NVIL,
     SST,
     Enumeration,
+    ExactMarginals,
+    Identity,
     Reinforce,
     ScoreNES,
     SparseMAP,
@@ -28,10 +31,14 @@ MAKERS = [
     lambda graph: ScoreNES(graph=graph),
     lambda graph: StructureNES(graph=graph),
     lambda graph: StructureNES(graph=graph, covariance="gibbs"),
+    lambda graph: IMLE(graph=graph, num_samples=2),
+    lambda graph: Identity(graph=graph),
+    lambda graph: ExactMarginals(graph=graph, num_samples=2),
 ]
 NAMES = [
     *("sst", "gibbs", "gumbel", "batch", "ema", "nvil"),
     *("enumeration", "score", "structure", "structure gibbs"),
+    *("imle", "identity", "exact marginals"),
 ]
 
 

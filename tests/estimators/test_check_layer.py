@@ -5,7 +5,15 @@ import torch
 from torch import Tensor, nn
 
 import nestruct
-from nestruct import IMLE, Identity, InputError, SolverLayer, check_layer, perturb_and_map_law
+from nestruct import (
+    IMLE,
+    ExactMarginals,
+    Identity,
+    InputError,
+    SolverLayer,
+    check_layer,
+    perturb_and_map_law,
+)
 
 SUBSETS = nestruct.KSubset(4, 2)
 generator = torch.Generator().manual_seed(0)
@@ -154,7 +162,14 @@ def test_context_and_losses_that_look_at_values():
 
 @pytest.mark.parametrize(
     "gradient",
-    [IMLE(), IMLE(strength=3.0, num_samples=4), Identity(), Identity(noise="none")],
+    [
+        IMLE(),
+        IMLE(strength=3.0, num_samples=4),
+        Identity(),
+        Identity(noise="none"),
+        ExactMarginals(),
+        ExactMarginals(num_samples=3),
+    ],
     ids=repr,
 )
 @each_loss

@@ -43,6 +43,7 @@ SHARP: dict[str, dict[str, Any]] = {
 # smoothed scores, by a covariance and a regression of the same samples, or by the loss's tangent.
 BIASED = {
     "DPP": 0.7,
+    "ExactMarginals": 0.95,
     "Identity": 0.8,
     "IMLE": 0.9,
     "ScoreNES": 0.95,

@@ -10,6 +10,7 @@ from nestruct.estimators.check import check_gradient
 from nestruct.estimators.check_layer import check_layer
 from nestruct.estimators.dpp import DPP
 from nestruct.estimators.enumeration import Enumeration
+from nestruct.estimators.exact_marginals import ExactMarginals
 from nestruct.estimators.identity import Identity
 from nestruct.estimators.imle import IMLE
 from nestruct.estimators.nes import NES
@@ -35,6 +36,7 @@ __all__ = [
     "Backpropagation",
     "Enumeration",
     "Estimator",
+    "ExactMarginals",
     "Identity",
     "Reinforce",
     "ScoreNES",

@@ -2,6 +2,7 @@
 
 from nestruct.estimators.dpp import DPP
 from nestruct.estimators.enumeration import Enumeration
+from nestruct.estimators.exact_marginals import ExactMarginals
 from nestruct.estimators.identity import Identity
 from nestruct.estimators.imle import IMLE
 from nestruct.estimators.nes import NES
@@ -17,7 +18,7 @@ from nestruct.estimators.supervised import Supervised
 ESTIMATORS: dict[str, type] = {
     estimator.__name__: estimator
     for estimator in (
-        *(DPP, Enumeration, Identity, IMLE, NES, NVIL, Reinforce, ScoreNES, SNES, SparseMAP, SST),
-        *(StructureNES, Supervised),
+        *(DPP, Enumeration, ExactMarginals, Identity, IMLE, NES, NVIL, Reinforce, ScoreNES, SNES),
+        *(SparseMAP, SST, StructureNES, Supervised),
     )
 }
