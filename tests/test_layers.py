@@ -186,7 +186,8 @@ def test_every_instance_is_solved_with_its_own_context(name, samples):
     assert ((z * PACKS["weights"]).sum(-1) <= PACKS["room"] + 1e-5).all()
     leaf = scores.clone().requires_grad_()
     layer(leaf, **PACKS).sum().backward()  # would rather have nothing
-    assert (leaf.grad.sum(-1) >= 0).all()
+    if name not in DECODES_MEANS:  # one estimate of theirs has any sign; they do not solve again
+        assert (leaf.grad.sum(-1) >= 0).all()
     one = layer(scores[2], weights=PACKS["weights"][2], room=PACKS["room"][2])
     assert one.shape == (z[:, 2].shape if len(z) > 1 else (6,))
 

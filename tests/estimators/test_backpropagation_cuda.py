@@ -13,6 +13,7 @@ from nestruct import (
     Enumeration,
     ExactMarginals,
     Identity,
+    PerturbedOptimizer,
     Reinforce,
     ScoreNES,
     SparseMAP,
@@ -34,11 +35,13 @@ MAKERS = [
     lambda graph: IMLE(graph=graph, num_samples=2),
     lambda graph: Identity(graph=graph),
     lambda graph: ExactMarginals(graph=graph, num_samples=2),
+    lambda graph: PerturbedOptimizer(graph=graph),
+    lambda graph: PerturbedOptimizer(graph=graph, noise="gumbel"),
 ]
 NAMES = [
     *("sst", "gibbs", "gumbel", "batch", "ema", "nvil"),
     *("enumeration", "score", "structure", "structure gibbs"),
-    *("imle", "identity", "exact marginals"),
+    *("imle", "identity", "exact marginals", "perturbed", "perturbed gumbel"),
 ]
 
 

@@ -10,6 +10,7 @@ from nestruct import (
     ExactMarginals,
     Identity,
     InputError,
+    PerturbedOptimizer,
     SolverLayer,
     check_layer,
     perturb_and_map_law,
@@ -169,6 +170,8 @@ def test_context_and_losses_that_look_at_values():
         Identity(noise="none"),
         ExactMarginals(),
         ExactMarginals(num_samples=3),
+        PerturbedOptimizer(),
+        PerturbedOptimizer(num_samples=3, noise="gumbel", sigma=0.7),
     ],
     ids=repr,
 )

@@ -15,6 +15,7 @@ from nestruct.estimators.identity import Identity
 from nestruct.estimators.imle import IMLE
 from nestruct.estimators.nes import NES
 from nestruct.estimators.nvil import NVIL
+from nestruct.estimators.perturbed_optimizer import PerturbedOptimizer
 from nestruct.estimators.reinforce import Reinforce
 from nestruct.estimators.score_nes import ScoreNES
 from nestruct.estimators.smoothing import smoothing_gap
@@ -38,6 +39,7 @@ __all__ = [
     "Estimator",
     "ExactMarginals",
     "Identity",
+    "PerturbedOptimizer",
     "Reinforce",
     "ScoreNES",
     "SolverGradient",

@@ -7,6 +7,7 @@ from nestruct.estimators.identity import Identity
 from nestruct.estimators.imle import IMLE
 from nestruct.estimators.nes import NES
 from nestruct.estimators.nvil import NVIL
+from nestruct.estimators.perturbed_optimizer import PerturbedOptimizer
 from nestruct.estimators.reinforce import Reinforce
 from nestruct.estimators.score_nes import ScoreNES
 from nestruct.estimators.snes import SNES
@@ -18,7 +19,7 @@ from nestruct.estimators.supervised import Supervised
 ESTIMATORS: dict[str, type] = {
     estimator.__name__: estimator
     for estimator in (
-        *(DPP, Enumeration, ExactMarginals, Identity, IMLE, NES, NVIL, Reinforce, ScoreNES, SNES),
-        *(SparseMAP, SST, StructureNES, Supervised),
+        *(DPP, Enumeration, ExactMarginals, Identity, IMLE, NES, NVIL, PerturbedOptimizer),
+        *(Reinforce, ScoreNES, SNES, SparseMAP, SST, StructureNES, Supervised),
     )
 }
