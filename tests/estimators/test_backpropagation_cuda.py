@@ -10,6 +10,7 @@ from nestruct import (
     IMLE,
     NVIL,
     SST,
+    BlackboxDifferentiation,
     Enumeration,
     ExactMarginals,
     Identity,
@@ -34,6 +35,7 @@ MAKERS = [
     lambda graph: StructureNES(graph=graph, covariance="gibbs"),
     lambda graph: IMLE(graph=graph, num_samples=2),
     lambda graph: Identity(graph=graph),
+    lambda graph: BlackboxDifferentiation(graph=graph),
     lambda graph: ExactMarginals(graph=graph, num_samples=2),
     lambda graph: PerturbedOptimizer(graph=graph),
     lambda graph: PerturbedOptimizer(graph=graph, noise="gumbel"),
@@ -41,7 +43,7 @@ MAKERS = [
 NAMES = [
     *("sst", "gibbs", "gumbel", "batch", "ema", "nvil"),
     *("enumeration", "score", "structure", "structure gibbs"),
-    *("imle", "identity", "exact marginals", "perturbed", "perturbed gumbel"),
+    *("imle", "identity", "blackbox", "exact marginals", "perturbed", "perturbed gumbel"),
 ]
 
 

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 import nestruct
 from nestruct import (
     IMLE,
+    BlackboxDifferentiation,
     ExactMarginals,
     Identity,
     InputError,
@@ -170,6 +171,7 @@ def test_context_and_losses_that_look_at_values():
         Identity(noise="none"),
         ExactMarginals(),
         ExactMarginals(num_samples=3),
+        BlackboxDifferentiation(),
         PerturbedOptimizer(),
         PerturbedOptimizer(num_samples=3, noise="gumbel", sigma=0.7),
     ],
@@ -180,7 +182,8 @@ def test_ours_agree_with_their_own_limit(loss, gradient):
     found = check_layer(SolverLayer(SUBSETS, gradient), loss, SCORES, SUBSETS, num_trials=400)
     assert found.biased_by_design
     assert found.passed
-    assert found.cosine > 0.5
+    if not isinstance(gradient, BlackboxDifferentiation):  # which is of another loss, not a mean
+        assert found.cosine > 0.5
 
 
 class Wrong(IMLE):

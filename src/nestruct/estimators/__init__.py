@@ -6,6 +6,7 @@ then takes its step.
 
 from nestruct.estimators.backpropagation import Backpropagation, Terms
 from nestruct.estimators.base import Estimator, StepReport, summarise
+from nestruct.estimators.blackbox_differentiation import BlackboxDifferentiation
 from nestruct.estimators.check import check_gradient
 from nestruct.estimators.check_layer import check_layer
 from nestruct.estimators.dpp import DPP
@@ -35,6 +36,7 @@ __all__ = [
     "SNES",
     "SST",
     "Backpropagation",
+    "BlackboxDifferentiation",
     "Enumeration",
     "Estimator",
     "ExactMarginals",
