@@ -4,6 +4,7 @@ from nestruct._version import __version__
 from nestruct.data import select_rows
 from nestruct.errors import InputError, NestructError
 from nestruct.estimators import (
+    AIMLE,
     DPP,
     IMLE,
     NES,
@@ -55,6 +56,7 @@ from nestruct.structures import (
 from nestruct.training import FitResult, evaluate, fit, load
 
 __all__ = [
+    "AIMLE",
     "DPP",
     "IMLE",
     "NES",

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 import nestruct
 from nestruct import (
+    AIMLE,
     IMLE,
     BlackboxDifferentiation,
     ExactMarginals,
@@ -171,6 +172,8 @@ def test_context_and_losses_that_look_at_values():
         Identity(noise="none"),
         ExactMarginals(),
         ExactMarginals(num_samples=3),
+        AIMLE(),
+        AIMLE(differences="central", num_samples=3, beta=0.5),
         BlackboxDifferentiation(),
         PerturbedOptimizer(),
         PerturbedOptimizer(num_samples=3, noise="gumbel", sigma=0.7),

@@ -45,6 +45,7 @@ AT_THE_ARGMAX = {"BlackboxDifferentiation"}
 # The least cosine between mean gradient and truth, of those that are biased: by a relaxation, by
 # smoothed scores, by a covariance and a regression of the same samples, or by the loss's tangent.
 BIASED = {
+    "AIMLE": 0.9,
     "BlackboxDifferentiation": 0.8,
     "DPP": 0.7,
     "ExactMarginals": 0.95,

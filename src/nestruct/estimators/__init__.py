@@ -4,6 +4,7 @@
 then takes its step.
 """
 
+from nestruct.estimators.aimle import AIMLE
 from nestruct.estimators.backpropagation import Backpropagation, Terms
 from nestruct.estimators.base import Estimator, StepReport, summarise
 from nestruct.estimators.blackbox_differentiation import BlackboxDifferentiation
@@ -29,6 +30,7 @@ from nestruct.estimators.suggestion import Suggestion, suggest
 from nestruct.estimators.supervised import Supervised
 
 __all__ = [
+    "AIMLE",
     "DPP",
     "IMLE",
     "NES",

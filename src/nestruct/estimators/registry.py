@@ -1,5 +1,6 @@
 """Every estimator that a recipe can name. A new one is a line here."""
 
+from nestruct.estimators.aimle import AIMLE
 from nestruct.estimators.blackbox_differentiation import BlackboxDifferentiation
 from nestruct.estimators.dpp import DPP
 from nestruct.estimators.enumeration import Enumeration
@@ -20,7 +21,8 @@ from nestruct.estimators.supervised import Supervised
 ESTIMATORS: dict[str, type] = {
     estimator.__name__: estimator
     for estimator in (
-        *(BlackboxDifferentiation, DPP, Enumeration, ExactMarginals, Identity, IMLE, NES, NVIL),
-        *(PerturbedOptimizer, Reinforce, ScoreNES, SNES, SparseMAP, SST, StructureNES, Supervised),
+        *(AIMLE, BlackboxDifferentiation, DPP, Enumeration, ExactMarginals, Identity, IMLE, NES),
+        *(NVIL, PerturbedOptimizer, Reinforce, ScoreNES, SNES, SparseMAP, SST, StructureNES),
+        Supervised,
     )
 }
