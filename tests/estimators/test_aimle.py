@@ -139,7 +139,7 @@ def test_the_state_of_a_layer_is_in_its_state_dict():
     assert float(saved["1.gradient.beta"]) == pytest.approx(0.8)
     other = torch.nn.Sequential(torch.nn.Linear(4, 4), SolverLayer(SUBSETS, AIMLE(beta_step=0.1)))
     other.load_state_dict(saved)
-    assert torch.equal(step(other[1]), step(layer))  # type: ignore[arg-type]
+    assert torch.equal(step(other[1]), step(layer))
     before = layer.state_dict()
     layer.eval()(scores)
     with torch.no_grad():

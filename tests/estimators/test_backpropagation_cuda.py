@@ -19,6 +19,7 @@ from nestruct import (
     Reinforce,
     ScoreNES,
     SparseMAP,
+    StraightThrough,
     StructureNES,
 )
 
@@ -42,6 +43,7 @@ MAKERS = [
     lambda graph: ExactMarginals(graph=graph, num_samples=2),
     lambda graph: PerturbedOptimizer(graph=graph),
     lambda graph: PerturbedOptimizer(graph=graph, noise="gumbel"),
+    lambda graph: StraightThrough(graph=graph),
 ]
 NAMES = [
     *("sst", "gibbs", "gumbel", "batch", "ema", "nvil"),
@@ -55,6 +57,7 @@ NAMES = [
         "exact marginals",
         "perturbed",
         "perturbed gumbel",
+        "straight",
     ),
 ]
 

@@ -14,6 +14,7 @@ from nestruct import (
     InputError,
     PerturbedOptimizer,
     SolverLayer,
+    StraightThrough,
     check_layer,
     perturb_and_map_law,
 )
@@ -177,6 +178,7 @@ def test_context_and_losses_that_look_at_values():
         BlackboxDifferentiation(),
         PerturbedOptimizer(),
         PerturbedOptimizer(num_samples=3, noise="gumbel", sigma=0.7),
+        StraightThrough(temperature=0.5),
     ],
     ids=repr,
 )

@@ -25,6 +25,7 @@ from nestruct.estimators.snes import SNES
 from nestruct.estimators.solver_gradient import SolverGradient, with_gradient
 from nestruct.estimators.sparse_map import SparseMAP
 from nestruct.estimators.sst import SST
+from nestruct.estimators.straight_through import StraightThrough
 from nestruct.estimators.structure_nes import StructureNES
 from nestruct.estimators.suggestion import Suggestion, suggest
 from nestruct.estimators.supervised import Supervised
@@ -49,6 +50,7 @@ __all__ = [
     "SolverGradient",
     "SparseMAP",
     "StepReport",
+    "StraightThrough",
     "StructureNES",
     "Suggestion",
     "Supervised",

@@ -15,6 +15,7 @@ from nestruct.estimators.score_nes import ScoreNES
 from nestruct.estimators.snes import SNES
 from nestruct.estimators.sparse_map import SparseMAP
 from nestruct.estimators.sst import SST
+from nestruct.estimators.straight_through import StraightThrough
 from nestruct.estimators.structure_nes import StructureNES
 from nestruct.estimators.supervised import Supervised
 
@@ -22,7 +23,7 @@ ESTIMATORS: dict[str, type] = {
     estimator.__name__: estimator
     for estimator in (
         *(AIMLE, BlackboxDifferentiation, DPP, Enumeration, ExactMarginals, Identity, IMLE, NES),
-        *(NVIL, PerturbedOptimizer, Reinforce, ScoreNES, SNES, SparseMAP, SST, StructureNES),
-        Supervised,
+        *(NVIL, PerturbedOptimizer, Reinforce, ScoreNES, SNES, SparseMAP, SST, StraightThrough),
+        *(StructureNES, Supervised),
     )
 }
