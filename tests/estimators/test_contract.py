@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import nestruct
 from nestruct import InputError, NestructError, Noise
-from nestruct.estimators import Estimator
+from nestruct.estimators import Estimator, SolverGradient
 from nestruct.estimators.base import options_of
 from nestruct.estimators.registry import ESTIMATORS
 from nestruct.training.run.packing import pack, unpack
@@ -223,6 +223,8 @@ def test_its_gradient_is_right_or_biased_as_known(name):
     if name in BIASED:
         assert report.cosine > BIASED[name]
         assert 0.3 < report.scale < 1.7
+        if isinstance(estimator, SolverGradient):  # they say what their limit is
+            assert report.passed, report
     else:
         assert report.passed, report
 

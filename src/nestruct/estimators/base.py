@@ -209,6 +209,22 @@ class Estimator(ABC):
         """This estimator with each way to draw the structure's noise, by name, for comparisons."""
         return {}
 
+    def limit(
+        self, model: Any, batch: Any, *, num_draws: int, seed: int
+    ) -> tuple[Tensor, Tensor] | None:
+        """The gradient that a biased method aims at, with its standard error, by another way.
+
+        Args:
+            model: What is trained.
+            batch: The minibatch.
+            num_draws: How many draws to average.
+            seed: For the draws.
+
+        Returns:
+            Flat and in float64; None where no other way is known.
+        """
+        return None
+
     # What a subclass may do otherwise.
 
     def _num_evaluations(self) -> int:

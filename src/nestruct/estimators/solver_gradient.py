@@ -22,9 +22,11 @@ from nestruct.errors import InputError
 from nestruct.estimators.backpropagation import Backpropagation, Terms
 from nestruct.models import StructuredModel
 from nestruct.noise import Noise
+from nestruct.population import Layout
 from nestruct.structures import Draws, Structure, nan_rows
 from nestruct.structures.solution_cache import estimating
 
+_ESTIMATES = 50  # of a limit, for its standard error
 Slope = Callable[[Tensor], Tensor]  # from z to dL/dz, of the same shape
 Back = Callable[[Tensor], Tensor]  # from dL/dz to dL/dscores
 
@@ -108,6 +110,37 @@ class SolverGradient(Backpropagation):
             **context: What the solver sees besides scores.
         """
         raise NotImplementedError(f"{type(self).__name__} does not say what its limit is.")
+
+    def limit(
+        self, model: StructuredModel, batch: Any, *, num_draws: int, seed: int
+    ) -> tuple[Tensor, Tensor]:
+        """By `formula`, the chain rule through the encoder, and decoding besides."""
+        parameters = list(Layout(model, self.perturb).parameters.values())
+        context, structure = model.context(batch), model.structure
+        with torch.enable_grad():
+            scores = model.encode(batch)
+        centre, found = scores.detach(), []
+        draws = torch.Generator(centre.device).manual_seed(seed)
+        rows = centre.expand(-(-num_draws // _ESTIMATES), *centre.shape)
+
+        def slope(z: Tensor) -> Tensor:
+            with torch.enable_grad():
+                leaf = z.detach().requires_grad_()
+                losses = model.loss_at(batch, centre, leaf)
+                return torch.autograd.grad(losses.sum(), leaf)[0]
+
+        for _ in range(_ESTIMATES):
+            each = self.formula(structure, rows, slope, draws, **context).mean(0)
+            z, _ = self.there_and_back(structure, rows, draws, **context)
+            with torch.enable_grad():
+                losses = model.loss_at(batch, scores, z.reshape(-1, *centre.shape))
+                total = losses.mean() + (each * scores).sum() / len(centre)
+                pieces = torch.autograd.grad(
+                    total, parameters, retain_graph=True, materialize_grads=True
+                )
+            found.append(torch.cat([piece.flatten() for piece in pieces]).double())
+        estimates = torch.stack(found)
+        return estimates.mean(0), estimates.std(0) / _ESTIMATES**0.5
 
     def check_structure(self, structure: Structure) -> None:
         """Refuses a structure that does not have what this gradient needs."""
