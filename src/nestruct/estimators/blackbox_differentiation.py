@@ -25,7 +25,7 @@ from nestruct.structures import Structure
 
 @dataclass(kw_only=True, eq=False)
 class BlackboxDifferentiation(SolverGradient):
-    """The difference of two solutions: that of the scores, and one that has a lower loss.
+    """The difference of two solutions without noise: that of the scores, and one of a lower loss.
 
     It asks for the argmax alone, and for a decoder that is differentiable in z. A step calls the
     solver twice per example, and draws nothing.
