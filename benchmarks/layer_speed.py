@@ -13,8 +13,8 @@ linear loss. Three comparisons, each of whose sides take turns in one run, on th
 
 PyEPO is not among the requirements: `pip install --target DIR --no-deps pyepo` and what it imports,
 DIR in PYTHONPATH. Where it is missing its row is left out. A ratio is the median over rounds of
-ours over theirs in the same round, with its quartiles. Times are of the processor, one thread, which
-other programs disturb less than the clock on the wall.
+ours over theirs in the same round, with its quartiles. Times are of the processor, one thread,
+which other programs disturb less than the clock on the wall.
 """
 
 import argparse
@@ -99,7 +99,8 @@ def path(scores: np.ndarray) -> np.ndarray:
                 taken = south_of[row - 1, column]
                 ways.append((value[row - 1, column] + scores[taken], taken, (row - 1, column)))
             if ways:
-                value[row, column], *came[row, column] = max(ways)
+                best = max(ways)
+                value[row, column], came[row, column] = best[0], best[1:]
     z, cell = np.zeros_like(scores), (side - 1, side - 1)
     while cell != (0, 0):
         taken, cell = came[cell]
@@ -115,9 +116,9 @@ STRUCTURES: dict[str, tuple[Any, Any, int]] = {
 
 def pyepo_layer(solve: Callable[[np.ndarray], np.ndarray], parts: int) -> Any:
     """PyEPO's perturbed optimizer around a function of one instance; it calls `solve()` on each."""
-    from pyepo import EPO
-    from pyepo.func import perturbedOpt
-    from pyepo.model.opt import optModel
+    from pyepo import EPO  # type: ignore[import-not-found]
+    from pyepo.func import perturbedOpt  # type: ignore[import-not-found]
+    from pyepo.model.opt import optModel  # type: ignore[import-not-found]
 
     class Model(optModel):
         modelSense = EPO.MAXIMIZE  # noqa: N815 (theirs)
@@ -157,7 +158,7 @@ def compare(
     low, middle, high = statistics.quantiles(
         [a / b for a, b in zip(ours, theirs, strict=True)], n=4
     )
-    row = {
+    row: dict[str, Any] = {
         "comparison": name,
         "batch": batch,
         "milliseconds": {s: round(1000 * statistics.median(t), 4) for s, t in seconds.items()},
@@ -194,16 +195,16 @@ def main() -> None:
     load, rows = os.getloadavg(), []
     for structure_name, (structure, solve, parts) in STRUCTURES.items():
         for samples in (1, SAMPLES):
-            gradient = nestruct.IMLE(strength=STRENGTH, num_samples=samples)
-            ours = nestruct.SolverLayer(structure, gradient)
+            imle = nestruct.IMLE(strength=STRENGTH, num_samples=samples)
+            ours = nestruct.SolverLayer(structure, imle)
 
             def plain(scores: Tensor, solver=structure.argmax, samples=samples) -> Tensor:
-                return PlainIMLE.apply(scores, solver, samples)  # type: ignore[no-any-return]
+                return PlainIMLE.apply(scores, solver, samples)
 
             check_imle(ours, plain, parts)
             for batch in (32, 1024):
                 name = f"I-MLE, {structure_name}, {samples} samples"
-                both = {"ours": ours, "plain": plain}
+                both: dict[str, Any] = {"ours": ours, "plain": plain}
                 rows.append(compare(name, both, batch, parts, options.rounds))
         gradient = nestruct.PerturbedOptimizer(num_samples=SAMPLES)
         one_by_one = nestruct.SolverLayer(
