@@ -122,3 +122,25 @@ def test_slopes_that_are_none_of_the_losss_are_left_out():
         trees.loss_at(one, scores, z).sum().backward()
         alone.append(toys.gradient(trees))
     torch.testing.assert_close(both, torch.stack(alone).mean(0))
+
+
+class Longer(IMLE):
+    """A mistake: what comes back is too long."""
+
+    def there_and_back(self, structure, scores, draws, **context):
+        z, back = super().there_and_back(structure, scores, draws, **context)
+        return z, lambda g: 1.5 * back(g)
+
+
+def test_check_gradient_compares_with_the_methods_own_limit():
+    """Which is far from the truth for a large strength; a mistake is caught all the same."""
+    model = toys.Costs(nestruct.KSubset(5, 2), curved, rows=3)
+    options = {"num_trials": 100, "num_reference": 4000, "sigma": 0.002}
+    right, wrong = (
+        nestruct.check_gradient(model, kind(strength=20.0, num_samples=8), model.batch, **options)
+        for kind in (IMLE, Longer)
+    )
+    assert right.biased_by_design
+    assert right.bias > 0.2
+    assert (right.passed, right.undecided) == (True, False)
+    assert (wrong.passed, wrong.undecided) == (False, False)

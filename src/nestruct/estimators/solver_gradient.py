@@ -22,9 +22,11 @@ from nestruct.errors import InputError
 from nestruct.estimators.backpropagation import Backpropagation, Terms
 from nestruct.models import StructuredModel
 from nestruct.noise import Noise
+from nestruct.population import Layout
 from nestruct.structures import Draws, Structure, nan_rows
 from nestruct.structures.solution_cache import estimating
 
+_ESTIMATES = 50  # of a limit, for its standard error
 Slope = Callable[[Tensor], Tensor]  # from z to dL/dz, of the same shape
 Back = Callable[[Tensor], Tensor]  # from dL/dz to dL/dscores
 
@@ -38,7 +40,7 @@ class SolverGradient(Backpropagation):
     kind: ClassVar[str] = "black-box solver"
     relaxes: ClassVar[bool] = True  # a decoder's shortcuts for hard structures have no derivative
     biased_by_design: ClassVar[bool] = True
-    calls_on_the_way_back: ClassVar[int] = 0
+    calls_on_the_way_back: int = 0
     """How often the solver is called for each sample, when the loss is differentiated."""
     _checked: Any = None  # the model whose losses are known to have a derivative
 
@@ -48,8 +50,11 @@ class SolverGradient(Backpropagation):
 
     @property
     def num_decoded(self) -> int:
-        """How many structures of an instance `solve` gives."""
+        """How many structures of an instance `solve` gives, each with a loss."""
         return self.num_samples
+
+    def _num_evaluations(self) -> int:
+        return self.num_decoded
 
     def solve(
         self, structure: Structure, scores: Tensor, draws: torch.Generator | Noise, **context: Any
@@ -63,7 +68,7 @@ class SolverGradient(Backpropagation):
             **context: What the solver sees besides scores.
 
         Returns:
-            Shaped as ``scores``; with ``num_samples`` above 1 with an axis of samples first.
+            Shaped as ``scores``; with ``num_decoded`` above 1 with an axis of samples first.
         """
         z, back = self.there_and_back(structure, scores.detach(), draws, **context)
         return with_gradient(z, scores, back)
@@ -106,6 +111,37 @@ class SolverGradient(Backpropagation):
         """
         raise NotImplementedError(f"{type(self).__name__} does not say what its limit is.")
 
+    def limit(
+        self, model: StructuredModel, batch: Any, *, num_draws: int, seed: int
+    ) -> tuple[Tensor, Tensor]:
+        """By `formula`, the chain rule through the encoder, and decoding besides."""
+        parameters = list(Layout(model, self.perturb).parameters.values())
+        context, structure = model.context(batch), model.structure
+        with torch.enable_grad():
+            scores = model.encode(batch)
+        centre, found = scores.detach(), []
+        draws = torch.Generator(centre.device).manual_seed(seed)
+        rows = centre.expand(-(-num_draws // _ESTIMATES), *centre.shape)
+
+        def slope(z: Tensor) -> Tensor:
+            with torch.enable_grad():
+                leaf = z.detach().requires_grad_()
+                losses = model.loss_at(batch, centre, leaf)
+                return torch.autograd.grad(losses.sum(), leaf)[0]
+
+        for _ in range(_ESTIMATES):
+            each = self.formula(structure, rows, slope, draws, **context).mean(0)
+            z, _ = self.there_and_back(structure, rows, draws, **context)
+            with torch.enable_grad():
+                losses = model.loss_at(batch, scores, z.reshape(-1, *centre.shape))
+                total = losses.mean() + (each * scores).sum() / len(centre)
+                pieces = torch.autograd.grad(
+                    total, parameters, retain_graph=True, materialize_grads=True
+                )
+            found.append(torch.cat([piece.flatten() for piece in pieces]).double())
+        estimates = torch.stack(found)
+        return estimates.mean(0), estimates.std(0) / _ESTIMATES**0.5
+
     def check_structure(self, structure: Structure) -> None:
         """Refuses a structure that does not have what this gradient needs."""
 
@@ -141,7 +177,12 @@ class SolverGradient(Backpropagation):
         losses = torch.where(failed.view(losses.shape), torch.nan, losses)
         instances = z.shape[: z.dim() - model.structure.part_axes].numel()
         later = self.calls_on_the_way_back * instances if z.requires_grad else 0
-        return Terms(weight.note(losses), losses.isfinite().all(0), solved_later=later, lost=lost)
+        return Terms(
+            weight.note(losses),
+            losses.isfinite().all(0),
+            solved_later=later,
+            summed={"lost": lost},
+        )
 
     def _check_derivative(self, model: StructuredModel, losses: Tensor, z: Tensor) -> None:
         """Raises, in the first step with a model, if its losses are no function of z for torch."""
@@ -169,6 +210,13 @@ class SolverGradient(Backpropagation):
             return draws
         numbers = torch.arange(self.num_samples, device=scores.device)
         return draws.replace(stream=numbers[:, None])
+
+    @staticmethod
+    def _counting(structure: Structure, scores: Tensor, context: dict[str, Any]) -> Tensor:
+        """The parts that a member can have."""
+        possible = structure.counting(scores, **context)
+        allowed = scores > -torch.inf
+        return allowed if possible is None else allowed & possible
 
 
 def with_gradient(z: Tensor, scores: Tensor, back: Back) -> Tensor:
