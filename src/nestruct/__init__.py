@@ -24,6 +24,7 @@ from nestruct.estimators import (
     suggest,
 )
 from nestruct.layers import SolverLayer
+from nestruct.losses import FenchelYoungLoss, SPOPlusLoss
 from nestruct.models import StructuredModel, StructuredVAE
 from nestruct.noise import Noise
 from nestruct.structures import (
@@ -65,6 +66,7 @@ __all__ = [
     "Countable",
     "Enumerable",
     "Enumeration",
+    "FenchelYoungLoss",
     "FitResult",
     "Gibbs",
     "GridPath",
@@ -80,6 +82,7 @@ __all__ = [
     "ProjectiveTree",
     "Reinforce",
     "Relaxable",
+    "SPOPlusLoss",
     "Samplable",
     "ScoreNES",
     "SemiMarkov",
