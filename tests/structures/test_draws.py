@@ -98,6 +98,5 @@ def test_normal_draws_belong_to_examples_as_gumbel_draws_do():
     assert torch.equal(Draws("here", part).normal(like[:2].expand(2, 2, 3)), z[:, [7, 5]])
     generator = torch.Generator().manual_seed(0)
     other = Draws("here", generator).normal(like)
-    assert torch.equal(
-        other, torch.randn(20_000, 3, dtype=like.dtype, generator=generator.manual_seed(0))
-    )
+    generator.manual_seed(0)
+    assert torch.equal(other, torch.randn(20_000, 3, dtype=like.dtype, generator=generator))
