@@ -6,13 +6,20 @@ import toys
 
 import nestruct
 from nestruct import (
+    AIMLE,
     DPP,
+    IMLE,
     NVIL,
     SST,
+    BlackboxDifferentiation,
     Enumeration,
+    ExactMarginals,
+    Identity,
+    PerturbedOptimizer,
     Reinforce,
     ScoreNES,
     SparseMAP,
+    StraightThrough,
     StructureNES,
 )
 
@@ -28,10 +35,30 @@ MAKERS = [
     lambda graph: ScoreNES(graph=graph),
     lambda graph: StructureNES(graph=graph),
     lambda graph: StructureNES(graph=graph, covariance="gibbs"),
+    lambda graph: IMLE(graph=graph, num_samples=2),
+    lambda graph: Identity(graph=graph),
+    lambda graph: AIMLE(graph=graph, num_samples=2),
+    lambda graph: AIMLE(graph=graph, differences="central"),
+    lambda graph: BlackboxDifferentiation(graph=graph),
+    lambda graph: ExactMarginals(graph=graph, num_samples=2),
+    lambda graph: PerturbedOptimizer(graph=graph),
+    lambda graph: PerturbedOptimizer(graph=graph, noise="gumbel"),
+    lambda graph: StraightThrough(graph=graph),
 ]
 NAMES = [
     *("sst", "gibbs", "gumbel", "batch", "ema", "nvil"),
     *("enumeration", "score", "structure", "structure gibbs"),
+    *(
+        "imle",
+        "identity",
+        "aimle",
+        "aimle central",
+        "blackbox",
+        "exact marginals",
+        "perturbed",
+        "perturbed gumbel",
+        "straight",
+    ),
 ]
 
 

@@ -38,7 +38,7 @@ class SolverGradient(Backpropagation):
     kind: ClassVar[str] = "black-box solver"
     relaxes: ClassVar[bool] = True  # a decoder's shortcuts for hard structures have no derivative
     biased_by_design: ClassVar[bool] = True
-    calls_on_the_way_back: ClassVar[int] = 0
+    calls_on_the_way_back: int = 0
     """How often the solver is called for each sample, when the loss is differentiated."""
     _checked: Any = None  # the model whose losses are known to have a derivative
 
@@ -48,8 +48,11 @@ class SolverGradient(Backpropagation):
 
     @property
     def num_decoded(self) -> int:
-        """How many structures of an instance `solve` gives."""
+        """How many structures of an instance `solve` gives, each with a loss."""
         return self.num_samples
+
+    def _num_evaluations(self) -> int:
+        return self.num_decoded
 
     def solve(
         self, structure: Structure, scores: Tensor, draws: torch.Generator | Noise, **context: Any
@@ -63,7 +66,7 @@ class SolverGradient(Backpropagation):
             **context: What the solver sees besides scores.
 
         Returns:
-            Shaped as ``scores``; with ``num_samples`` above 1 with an axis of samples first.
+            Shaped as ``scores``; with ``num_decoded`` above 1 with an axis of samples first.
         """
         z, back = self.there_and_back(structure, scores.detach(), draws, **context)
         return with_gradient(z, scores, back)
@@ -141,7 +144,12 @@ class SolverGradient(Backpropagation):
         losses = torch.where(failed.view(losses.shape), torch.nan, losses)
         instances = z.shape[: z.dim() - model.structure.part_axes].numel()
         later = self.calls_on_the_way_back * instances if z.requires_grad else 0
-        return Terms(weight.note(losses), losses.isfinite().all(0), solved_later=later, lost=lost)
+        return Terms(
+            weight.note(losses),
+            losses.isfinite().all(0),
+            solved_later=later,
+            summed={"lost": lost},
+        )
 
     def _check_derivative(self, model: StructuredModel, losses: Tensor, z: Tensor) -> None:
         """Raises, in the first step with a model, if its losses are no function of z for torch."""
@@ -169,6 +177,13 @@ class SolverGradient(Backpropagation):
             return draws
         numbers = torch.arange(self.num_samples, device=scores.device)
         return draws.replace(stream=numbers[:, None])
+
+    @staticmethod
+    def _counting(structure: Structure, scores: Tensor, context: dict[str, Any]) -> Tensor:
+        """The parts that a member can have."""
+        possible = structure.counting(scores, **context)
+        allowed = scores > -torch.inf
+        return allowed if possible is None else allowed & possible
 
 
 def with_gradient(z: Tensor, scores: Tensor, back: Back) -> Tensor:

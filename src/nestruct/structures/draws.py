@@ -63,7 +63,7 @@ class Draws:
         return self._source.gumbel(self._one(like))
 
     def normal(self, like: Tensor) -> Float[Tensor, "..."]:
-        """Standard normal draws, one for each entry."""
+        """Standard normal draws; those of a noise are the ones that `Noise.normal` gives."""
         if isinstance(self._source, torch.Generator):
             return torch.empty_like(like).normal_(generator=self._source)
         return self._source.normal(self._one(like))
