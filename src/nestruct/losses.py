@@ -287,8 +287,9 @@ class SPOPlusLoss(_StructureLoss):
         else:
             z = self._solve(moved, context)
             best = self._counted(self._like("z_true", z_true, wide), wide, context)
-        failed = self._failed(z) | self._failed(best)
-        gap = torch.where(self._spread(failed), 0.0, z - best)
+        gap = z - best
+        failed = self._failed(gap)
+        gap = torch.where(self._spread(failed), 0.0, gap)
         losses = torch.where(failed, torch.nan, self._total(moved, gap))
         return losses[0] if alone else losses
 
