@@ -2,7 +2,6 @@
 
     python benchmarks/grid_path_peers.py study FILE.jsonl [--seeds 10] [--skip METHOD]
     python benchmarks/grid_path_peers.py table FILE.jsonl
-    python benchmarks/grid_path_peers.py time [--json FILE] [--repeats 5]
 
 PyEPO must be importable (`pip install pyepo`; tried with 2.2.7). Everything is on one thread.
 
@@ -19,30 +18,22 @@ both libraries are sums over rows, and Adam's steps are those of each entry. Los
 of a batch of 32, which the strength of the black box method is beside. So that PyEPO can do the
 same, its function that solves a batch in a loop is replaced by our batched solver: the same optima.
 AIMLE is left out on both sides, as its step depends on the norm of the whole batch.
-
-`time` does none of that: one model, batches of 32; ours as an estimator and as a loss in a loop of
-one's own, PyEPO in such a loop, with OR-Tools (GLOP), with a dynamic programme for one instance (a
-subclass of its optModel, compiled by numba), and with our batched solver in the place of its loop.
-Milliseconds are those of the processor.
 """
 
 import argparse
 import itertools
 import json
-import platform
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numba
 import numpy as np
 import pyepo.func
 import pyepo.func.utils
 import torch
-from pyepo.model.bases import shortestPathBase
 from pyepo.model.ort import shortestPathModel
 from sklearn.linear_model import LinearRegression
 from torch import Tensor, nn
@@ -405,133 +396,6 @@ def table(args: argparse.Namespace) -> None:
     print("mean rank of the best rows:", {k: float(np.mean(v)) for k, v in ranks.items()})
 
 
-@numba.njit(cache=False)
-def cheapest(costs: np.ndarray, height: int, width: int) -> np.ndarray:
-    """One path, by a dynamic programme over the cells; edges row by row."""
-    reach = np.empty((height, width))
-    came = np.empty((height, width), np.int64)
-    reach[0, 0] = 0.0
-    for i in range(height):
-        for j in range(width):
-            if i == 0 and j == 0:
-                continue
-            best, edge = np.inf, -1
-            if j > 0:
-                part = i * (2 * width - 1) + j - 1
-                best, edge = reach[i, j - 1] + costs[part], part
-            if i > 0:
-                part = (i - 1) * (2 * width - 1) + width - 1 + j
-                if reach[i - 1, j] + costs[part] < best:
-                    best, edge = reach[i - 1, j] + costs[part], part
-            reach[i, j], came[i, j] = best, edge
-    z = np.zeros(len(costs))
-    i, j = height - 1, width - 1
-    while i > 0 or j > 0:
-        edge = came[i, j]
-        z[edge] = 1.0
-        if edge % (2 * width - 1) < width - 1:
-            j -= 1
-        else:
-            i -= 1
-    return z
-
-
-class OneAtATime(shortestPathBase):
-    """PyEPO's problem with a compiled dynamic programme for a solver."""
-
-    def _getModel(self) -> tuple[Any, Any]:  # noqa: N802 - the names are PyEPO's
-        return None, list(self.arcs)
-
-    def setObj(self, c: Any) -> None:  # noqa: N802
-        self._costs = np.asarray(c, dtype=np.float64)
-
-    def _setFullObj(self, c: Any) -> None:  # noqa: N802
-        self.setObj(c)
-
-    def solve(self) -> tuple[Any, float]:
-        z = cheapest(self._costs, *self.grid)
-        return z, float(z @ self._costs)
-
-
-def steps_of(library: str, method: str, optmodel: Any) -> Iterator[None]:
-    """Training steps of one model with batches of 32, one for each ``next``."""
-    splits = Task(1000, 0.5, 4, 1).splits()
-    batches, model = Batches(splits["train"], Task(1000, 0.5, 4, 1).order(), 1), Models(1, 1)
-    adam, _ = model.adam([0.01])
-    kept = [batches(step) for step in range(20)]
-    estimator, loss = None, None
-    if library == "nestruct, estimator":
-        estimator = TIMED_ESTIMATORS[method]()
-    elif library == "nestruct":
-        loss = TIMED_OURS[method]()
-    else:
-        loss = TIMED_PYEPO[method](optmodel)
-    for step in itertools.count():
-        batch = kept[step % len(kept)]
-        if estimator is not None:
-            estimator.backward(model, batch, seed=0, step=step)
-        elif loss is not None:
-            adam.zero_grad()
-            loss(-model.encode(batch), batch["costs"], batch["z"]).backward()
-        adam.step()
-        yield
-
-
-def own_spo_plus() -> Callable:
-    loss = nestruct.SPOPlusLoss(GRID)
-    return lambda predicted, costs, truth: loss(-predicted, -costs, z_true=truth).mean()
-
-
-def own_fenchel_young() -> Callable:
-    loss = nestruct.FenchelYoungLoss(GRID, num_samples=10)
-    return lambda predicted, costs, truth: loss(-predicted, truth).mean()
-
-
-TIMED_ESTIMATORS: dict[str, Callable] = {
-    "SPO+": lambda: nestruct.Supervised(loss="spo_plus"),
-    "Fenchel-Young": lambda: nestruct.Supervised(loss="fenchel_young", num_draws=10),
-}
-TIMED_OURS: dict[str, Callable] = {"SPO+": own_spo_plus, "Fenchel-Young": own_fenchel_young}
-TIMED_PYEPO: dict[str, Callable] = {
-    "SPO+": spo_plus,
-    "Fenchel-Young": lambda optmodel: fenchel_young(optmodel, 1.0),
-    "perturbed optimizer": lambda optmodel: perturbed(optmodel, 1.0, "regret"),
-    "black box": lambda optmodel: blackbox(optmodel, 10.0),
-}
-
-
-def measure(args: argparse.Namespace) -> None:
-    loop = pyepo.func.utils._solve_batch
-    backends = {"OR-Tools": shortestPathModel((5, 5)), "one at a time": OneAtATime((5, 5))}
-    found: dict[str, dict[str, list[float]]] = {}
-    runs: dict[tuple[str, str], Any] = {}
-    for method in TIMED_PYEPO:
-        for library, known in (
-            ("nestruct", TIMED_OURS),
-            ("nestruct, estimator", TIMED_ESTIMATORS),
-        ):
-            if method in known:
-                runs[method, library] = steps_of(library, method, None)
-        for name, optmodel in backends.items():
-            runs[method, f"PyEPO, {name}"] = steps_of("PyEPO", method, optmodel)
-        runs[method, "PyEPO, our batched solver"] = steps_of("PyEPO", method, MODEL)
-    for repeat in range(args.repeats + 1):  # all take turns; the first warms up
-        for (method, name), steps in runs.items():
-            pyepo.func.utils._solve_batch = solve_at_once if "batched" in name else loop
-            count = 5 if "OR-Tools" in name else 50
-            start = time.process_time()  # others use this machine too
-            for _ in range(count):
-                next(steps)
-            spent = (time.process_time() - start) / count * 1e3
-            if repeat:
-                found.setdefault(method, {}).setdefault(name, []).append(round(spent, 4))
-    for method, times in found.items():
-        print(method, {name: round(statistics.median(ms), 3) for name, ms in times.items()})
-    if args.json:
-        told = {"machine": platform.processor(), "torch": torch.__version__, "batch": BATCH}
-        args.json.write_text(json.dumps(told | {"ms": found}, indent=1) + "\n")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     verbs = parser.add_subparsers(required=True)
@@ -542,10 +406,6 @@ def main() -> None:
         if name == "study":
             verb.add_argument("--seeds", type=int, default=10)
             verb.add_argument("--skip", nargs="*", default=[], help="methods")
-    verb = verbs.add_parser("time")
-    verb.set_defaults(run=measure)
-    verb.add_argument("--repeats", type=int, default=5)
-    verb.add_argument("--json", type=Path)
     args = parser.parse_args()
     torch.set_num_threads(1)
     args.run(args)
