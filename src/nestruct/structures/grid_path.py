@@ -102,8 +102,11 @@ class GridPath(SizedStructure):
         """The best path. See `Structure.argmax`."""
         context = self._check("argmax", scores, context)
         flat = self._flat(scores)
-        start, goal, fits = self._ends(flat, context)
-        ends = torch.where(fits, start * self.grid.num_cells + goal, -1)
+        if context:
+            start, goal, fits = self._ends(flat, context)
+            ends = torch.where(fits, start * self.grid.num_cells + goal, -1)
+        else:  # corner to corner, which small batches need not work out each time
+            ends = torch.full((), self.grid.num_cells - 1, device=flat.device)
         z = solve(flat, ends, self._solver, self.grid.code, f"{self!r}.argmax")
         return z.view(scores.shape)
 
