@@ -21,13 +21,16 @@ def _fill_kernel(
     GAUSSIAN: tl.constexpr,  # noqa: N803
     BLOCK: tl.constexpr,  # noqa: N803
 ):
-    pair = tl.program_id(1) + first_pair
+    # All in the first axis of the grid: the others end at 65,535, and there may be more pairs.
+    blocks = tl.cdiv(tl.cdiv(size, 4), BLOCK)
+    row = tl.program_id(0) // blocks
+    pair = row + first_pair
     # Philox: the key is (seed, step), the counter is (place, pair).
     key = seed + tl.load(step) * 0x9E3779B97F4A7C1
-    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    place = (tl.program_id(0) % blocks) * BLOCK + tl.arange(0, BLOCK)
     zero = place * 0
     a, b, c, d = tl.philox(key, place, zero + pair, zero, zero)
-    base = out + tl.program_id(1).to(tl.int64) * size
+    base = out + row.to(tl.int64) * size
     if GAUSSIAN:
         x, y = tl.pair_uniform_to_normal(tl.uint_to_uniform_float(a), tl.uint_to_uniform_float(b))
         z, w = tl.pair_uniform_to_normal(tl.uint_to_uniform_float(c), tl.uint_to_uniform_float(d))
@@ -56,7 +59,8 @@ def fill_directions_cuda(
     if not isinstance(step, Tensor):
         step = torch.full((), step, device=out.device)
     quarter = triton.cdiv(size, 4)
-    grid = (triton.cdiv(quarter, BLOCK), pairs)
+    block = min(BLOCK, triton.next_power_of_2(quarter))
+    grid = (triton.cdiv(quarter, block) * pairs,)
     with torch.cuda.device(out.device):
         _fill_kernel[grid](
             out,
@@ -66,5 +70,5 @@ def fill_directions_cuda(
             size,
             sigma,
             GAUSSIAN=kind == "gaussian",
-            BLOCK=BLOCK,
+            BLOCK=block,
         )

@@ -14,12 +14,10 @@ from nestruct.members import Population
 from nestruct.models.compiled import uncompiled
 from nestruct.models.hooks import HasCapturable, HasPopulationLosses
 from nestruct.noise import Noise, derive_seed, forked_generators
+from nestruct.population.perturbed import PerturbedWeight, plain_recurrence
+from nestruct.population.recurrent import CannotVmapError
 from nestruct.population.savings import categorical_losses
 from nestruct.structures import nan_rows
-
-
-class CannotVmapError(InputError):
-    """A model holds a layer that cannot be vmapped, and no ``population_losses`` of its own."""
 
 
 class _Loss(nn.Module):
@@ -70,7 +68,7 @@ def evaluate_members(
             losses = _with_savings(model, population, batch, streams, member_noise)
             if losses is not None:
                 return losses
-        if mode == "vmap" and needs_loop(model):
+        if mode == "vmap" and needs_loop(model) and not population.factors:
             raise CannotVmapError("nn.LSTM, nn.GRU and nn.RNN cannot be vmapped: say mode='loop'.")
         run = _vmapped if mode == "vmap" else _looped
         return run(
@@ -157,7 +155,7 @@ def _with_savings(
         if member_noise is not None:
             noise = noise.replace(pair=member_noise)
         if isinstance(model, HasPopulationLosses):
-            losses = model.population_losses(population, batch, noise)
+            losses = model.population_losses(population.full(), batch, noise)
         else:
             losses = categorical_losses(model, population, batch, noise)
         if losses is None or losses is NotImplemented:
@@ -201,23 +199,35 @@ def _vmapped(loss, model, population, noise, member_noise, rows) -> Tensor:
         members = population.num_members
         for name, buffer in model.named_buffers():
             state[name] = buffer.expand(members, *buffer.shape).clone()
+    factors = population.member_factors()
+
+    def member(state: dict[str, Tensor], factors: dict[str, Any], pair: Any, rows: Any) -> Tensor:
+        weights = {
+            name: PerturbedWeight.make(population.centre[name], *both, name)
+            for name, both in factors.items()
+        }
+        return loss(state | weights, pair, rows)
+
     dims = (
         dict.fromkeys(state, 0),
+        dict.fromkeys(factors, 0),
         None if member_noise is None else 0,
         None if rows is None else 0,
     )
-    with fixed_dropout(model, noise), uncompiled(model):
-        return torch.func.vmap(loss, in_dims=dims, randomness="same")(state, member_noise, rows)
+    has_cells = any(isinstance(m, nn.RNNBase | nn.RNNCellBase) for m in model.modules())
+    with (
+        fixed_dropout(model, noise),
+        uncompiled(model),
+        plain_recurrence(bool(factors) and has_cells),
+    ):
+        run = torch.func.vmap(member, in_dims=dims, randomness="same")
+        return run(state, factors, member_noise, rows)
 
 
 def _looped(loss, model, population, noise, member_noise, rows) -> Tensor:
     losses = []
     for member in range(population.num_members):
-        pair, sign = member % population.num_pairs, 1 if member < population.num_pairs else -1
-        state = {
-            name: population.centre[name] + sign * direction[pair]
-            for name, direction in population.directions.items()
-        }
+        state = population.member(member)
         if is_training(model):
             state |= {name: buffer.clone() for name, buffer in model.named_buffers()}
         with fixed_dropout(model, noise):

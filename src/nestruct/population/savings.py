@@ -94,13 +94,17 @@ def sequential(population: Population, layers: nn.Sequential, prefix: str, x: Te
     for name, layer in layers._modules.items():  # named_children leaves out repeated layers
         assert layer is not None
         inner = f"{prefix}{name}."
-        perturbed = any(key.startswith(inner) for key in population.directions)
-        if perturbed and isinstance(layer, nn.Linear):
+        names = (*population.directions, *population.factors)
+        perturbed = any(key.startswith(inner) for key in names)
+        if f"{inner}weight" in population.factors and isinstance(layer, nn.Linear):
+            x = _linear_of_rank_one(population, layer, inner, x, mapped)
+        elif perturbed and isinstance(layer, nn.Linear):
             x = _linear(population, layer, inner, x, mapped)
         elif perturbed:
             dims = (0, 0 if mapped else None)
             call = functools.partial(torch.func.functional_call, layer)
-            x = torch.func.vmap(call, in_dims=dims)(population.parameters(inner), x)
+            own = population.below(inner).full().parameters(inner)
+            x = torch.func.vmap(call, in_dims=dims)(own, x)
         else:
             x = torch.func.vmap(layer)(x) if mapped else layer(x)
         mapped = mapped or perturbed
@@ -126,3 +130,29 @@ def _linear(
         second.sub_(minus)
         return base
     return population.mirror(base, move.reshape(population.num_pairs, *x.shape[mapped:-1], -1))
+
+
+def _linear_of_rank_one(
+    population: Population, layer: nn.Linear, prefix: str, x: Tensor, mapped: bool
+) -> Tensor:
+    """One product with the shared weight, and for each member ``(x . right) left + bias``."""
+    factors, bias = (
+        population.factors[f"{prefix}weight"],
+        population.directions.get(f"{prefix}bias"),
+    )
+    pairs, halves = population.num_pairs, 2 if population.mirrored else 1
+    base = layer(x)
+    shape = (population.num_members, *base.shape[mapped:])
+    if mapped:
+        rows = x.reshape(halves, pairs, -1, x.shape[-1])
+        inner = (rows @ factors.right[..., None]).flatten(0, 1)
+        base = base.flatten(1, -2)
+    else:
+        inner = (x.flatten(0, -2) @ factors.right.T).T[..., None].repeat(halves, 1, 1)
+        base = base.flatten(0, -2).expand(len(inner), -1, -1)
+    own = (factors.left * factors.scale)[:, None]
+    if bias is not None:
+        inner = torch.cat([inner, torch.ones_like(inner)], -1)
+        own = torch.cat([own, bias[:, None]], 1)
+    own = torch.cat([own, -own]) if population.mirrored else own
+    return torch.baddbmm(base, inner, own).view(shape)  # both terms in one pass
