@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
-from toys import gradient
+from torch.utils._python_dispatch import TorchDispatchMode
+from toys import bits, gradient, vae
 
-from nestruct import NES
+from nestruct import NES, SNES, InputError, check_gradient
 from nestruct.noise import Noise
 from nestruct.population import Layout, perturbed
 from nestruct.population.laws import RankOneDirections
@@ -157,7 +158,7 @@ def drawn(model: nn.Module, nes: NES, seed: int, step: int):
     return layout, law, flat
 
 
-def by_hand(model: nn.Module, batch: Any, nes: NES, seed: int, step: int) -> torch.Tensor:
+def by_hand(model: Net, batch: Any, nes: NES, seed: int, step: int) -> torch.Tensor:
     """Eq. 8 in a loop over members, each with its matrices ``sigma a b^T`` and raw losses."""
     layout, law, flat = drawn(model, nes, seed, step)
     centre = {name: p.detach().clone() for name, p in layout.parameters.items()}
@@ -209,3 +210,219 @@ def test_the_estimate_is_that_of_full_matrices(name, factors, caplog, monkeypatc
     assert bool(said) == (name in FULL), said
     dataclasses.replace(nes, mode="loop").backward(model, x, seed=2, step=3)
     torch.testing.assert_close(gradient(model), expected, rtol=1e-9, atol=1e-9)
+
+
+class Largest(TorchDispatchMode):
+    """The size of the largest result of any operation, and the sum of all products' work."""
+
+    size, work = 0, 0
+
+    def __torch_dispatch__(self, function, types, arguments=(), keywords=None):
+        result = function(*arguments, **(keywords or {}))
+        if isinstance(result, torch.Tensor):
+            self.size = max(self.size, result.numel())
+            if function in (torch.ops.aten.mm.default, torch.ops.aten.addmm.default):
+                left = arguments[-2]
+                self.work += 2 * result.numel() * left.shape[-1]
+        return result
+
+
+@pytest.mark.parametrize("kind", ["linear", "lstm", "embedding", "convolution"])
+def test_no_member_forms_its_weights(kind):
+    size, members = 40, 30
+    model = {
+        "linear": lambda: Net(nn.Sequential(nn.Linear(size, size), nn.Linear(size, size)), (size,)),
+        "lstm": lambda: Net(nn.LSTM(size, size, batch_first=True), (2, size), states),
+        "embedding": lambda: Net(nn.Embedding(size**2, 4), (2,), vocabulary=9),
+        "convolution": lambda: Net(nn.Conv1d(size, size, 5), (size, 5)),
+    }[kind]()
+    nes = NES(sigma=0.1, population_size=members, directions="rank1", mode="vmap")
+    nes.plan(model, model.x)
+    with Largest() as largest:
+        nes.backward(model, model.x, seed=0)
+    assert largest.size < members * max(p.numel() for p in model.parameters())
+    if kind == "linear":  # one product for all members and examples, and one for each gradient
+        products = 2 * NUM_EXAMPLES * size**2 * (1 + members)
+        assert products <= largest.work <= 1.3 * products + 2 * 2 * members * size**2
+
+
+class Linear(nn.Module):
+    """A loss whose gradient is known: the inner product with given tensors."""
+
+    def __init__(self, *shapes: tuple[int, ...]) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(1)
+        self.slopes = [torch.randn(s, generator=generator, dtype=torch.float64) for s in shapes]
+        self.weights = nn.ParameterList(torch.zeros_like(s) for s in self.slopes)
+
+    def loss(self, batch, noise):
+        total = sum((s * w).sum() for s, w in zip(self.slopes, self.weights, strict=True))
+        return total + 0 * batch
+
+
+@pytest.mark.parametrize("factors", ["rademacher", "gaussian"])
+@pytest.mark.parametrize("shapes", [((3, 4),), ((2, 5), (3, 2, 2), (4,))], ids=["one", "several"])
+def test_the_mean_and_the_second_moment_of_a_linear_loss(shapes, factors):
+    pairs = 60_000
+    model = Linear(*shapes)
+    nes = NES(
+        sigma=0.5, population_size=2 * pairs, directions="rank1", factors=factors, shaping="none"
+    )
+    truth = torch.cat([s.flatten() for s in model.slopes])
+    nes.backward(model, torch.zeros(1), seed=0)
+    layout, law, flat = drawn(model, nes, 0, 0)
+    full = law.population(flat, True).full().directions
+    rows = torch.cat([full[name].flatten(1) for name in layout.parameters], 1) / nes.sigma
+    each = (rows @ truth)[:, None] * rows  # what each pair's slope gives
+    torch.testing.assert_close(gradient(model), each.mean(0))
+    error = each.std(0) / pairs**0.5
+    assert ((each.mean(0) - truth) / error).abs().max() < 4.5
+    # A matrix of rank one has its own law; a vector's entries are independent.
+    expected = 0.0
+    for slope in model.slopes:
+        d, square = slope.numel(), slope.square().sum()
+        own = d
+        if factors == "gaussian":
+            m, n = len(slope), slope[0].numel()
+            own = d + 2 if slope.dim() == 1 else m * n + 2 + (2 * m + 2 * n + 2)
+        expected += own * square + d * (truth.square().sum() - square)
+    squares = each.square().sum(1)
+    assert (squares.mean() - expected).abs() < 4.5 * squares.std() / pairs**0.5
+
+
+@pytest.mark.parametrize("factors", ["rademacher", "gaussian"])
+@pytest.mark.parametrize("rule", ["constant", "fan_in"])
+def test_the_gradient_checks(factors, rule):
+    nes = NES(
+        sigma=0.1,
+        population_size=40,
+        shaping="none",
+        directions="rank1",
+        factors=factors,
+        sigma_rule=rule,
+    )
+    found = check_gradient(
+        vae(), nes, bits(8, 6), num_trials=150, num_reference=2000, compare_laws=False
+    )
+    assert found.passed, found
+
+
+def test_sigma_follows_the_number_of_inputs():
+    model = nn.Sequential(nn.Embedding(5, 4), nn.Conv1d(4, 6, 3), nn.Linear(9, 2)).double()
+    layout = Layout(model)
+    nes = NES(sigma=0.2, population_size=2, sigma_rule="fan_in")
+    assert nes.sigma_ratios(layout) == [1.0, 12**-0.5, 1.0, 1 / 3, 1.0]
+    flat = torch.empty(4000, layout.size, dtype=torch.float64)
+    nes._law(layout).fill(flat, 0, Noise(seed=0))
+    for piece, ratio in zip(layout.split(flat).values(), nes.sigma_ratios(layout), strict=True):
+        assert piece.std() == pytest.approx(0.2 * ratio, rel=0.03)
+
+
+def test_a_hard_loss_needs_gaussian_factors():
+    """Products of normal numbers smooth a step; signs only see it where it is within sigma."""
+
+    class Step(nn.Module):
+        def __init__(self, at: float) -> None:
+            super().__init__()
+            self.at, self.weight = at, nn.Parameter(torch.zeros(2, 2).double())
+
+        def loss(self, batch, noise):
+            return (F.linear(batch, self.weight)[:, 0] > self.at).double()
+
+    x = torch.tensor([[1.0, 0.0]]).double()
+    slopes: dict[tuple[str, float], float] = {}
+    for at in (0.05, 0.15):
+        for factors in ("gaussian", "rademacher"):
+            model = Step(at)
+            nes = NES(
+                sigma=0.1,
+                population_size=40_000,
+                shaping="none",
+                directions="rank1",
+                factors=factors,
+                mode="vmap",
+            )
+            nes.backward(model, x, seed=0)
+            slopes[factors, at] = float(model.weight.grad[0, 0])
+    for at in (0.05, 0.15):  # E[ab; ab > c] of two normal numbers is c K_1(c) / pi
+        c = torch.tensor(at / 0.1)
+        expected = float(c * torch.special.modified_bessel_k1(c)) / torch.pi / 0.1
+        assert slopes["gaussian", at] == pytest.approx(expected, rel=0.06)
+    assert slopes["rademacher", 0.05] == pytest.approx(5.0, abs=0.15)
+    assert slopes["rademacher", 0.15] == 0.0
+
+
+@pytest.mark.parametrize("shaping", ["standard_score", "centered_rank", "clipped"])
+def test_a_few_wild_losses(shaping):
+    """Of 2,000 pairs a few have losses of 1e7: ranks and clipped differences hardly notice."""
+    model = Linear((6, 5), (5,))
+
+    def loss(batch, noise):
+        value = Linear.loss(model, batch[:, 0], noise)
+        return torch.where(batch[:, 1] > 0, 1e7 * value.sign(), value)
+
+    model.loss = loss  # type: ignore[assignment, method-assign]
+    batch = torch.zeros(400, 2).double()
+    batch[0, 1] = 1.0
+    nes = NES(
+        sigma=0.1,
+        population_size=4000,
+        directions="rank1",
+        shaping=shaping,
+        minibatch="per_pair",
+        pair_batch_size=1,
+        mode="vmap",
+    )
+    nes.backward(model, batch, seed=0)
+    truth = torch.cat([s.flatten() for s in model.slopes])
+    cosine = F.cosine_similarity(gradient(model), truth, dim=0)
+    assert (cosine > 0.97) == (shaping != "standard_score"), cosine
+
+
+def test_snes_with_a_sigma_for_each_tensor():
+    """Its step of log sigma has the expectation that full directions give it."""
+
+    class Bowls(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.steep = nn.Parameter(torch.zeros(3, 4).double())
+            self.flat = nn.Parameter(torch.zeros(2, 5).double())
+            self.bias = nn.Parameter(torch.zeros(3).double())
+
+        def loss(self, batch, noise):
+            bowls = 3 * self.steep.square().sum() + self.flat.square().sum()
+            return bowls + 2 * self.bias.square().sum() + 0 * batch
+
+    model, options = Bowls(), {"sigma": 0.3, "population_size": 20_000, "shaping": "none"}
+    found = []
+    for law in ({}, {"directions": "rank1", "factors": "gaussian", "chunk_size": 8000}):
+        snes = SNES(**options, **law, sigma_lr=1.0, mode="vmap")  # type: ignore[arg-type]
+        snes.backward(model, torch.zeros(1).double(), seed=0)
+        sigmas = snes.sigmas(model)
+        found.append(torch.stack([(sigmas[name] / 0.3).log() for name in sigmas]))
+    # trace(H) sigma^2 / d times -1/2: curvature 6, 2 and 4.
+    expected = -0.5 * 0.3**2 * torch.tensor([6.0, 2.0, 4.0]).double()
+    torch.testing.assert_close(found[0], expected, rtol=0.25, atol=0)
+    torch.testing.assert_close(found[1], expected, rtol=0.25, atol=0)
+    for wrong in ({"adapt": "parameter", "factors": "gaussian"}, {"factors": "rademacher"}):
+        with pytest.raises(InputError, match="SNES"):
+            SNES(population_size=4, directions="rank1", **wrong)  # type: ignore[arg-type]
+
+
+def test_a_model_of_its_own_savings_gets_full_directions():
+    class Own(Linear):
+        def population_losses(self, population, batch, noise):
+            values = population.parameters()
+            assert not population.factors
+            total = sum(
+                (s * values[f"weights.{i}"]).flatten(1).sum(1) for i, s in enumerate(self.slopes)
+            )
+            return total[:, None].expand(-1, len(batch))
+
+    nes = NES(sigma=0.1, population_size=8, directions="rank1", shaping="none", mode="vmap")
+    found = []
+    for kind in (Own, Linear):
+        model = kind((3, 4), (3,))
+        nes.backward(model, torch.zeros(2).double(), seed=0)
+        found.append(gradient(model))
+    torch.testing.assert_close(*found)

@@ -203,8 +203,8 @@ def _vmapped(loss, model, population, noise, member_noise, rows) -> Tensor:
 
     def member(state: dict[str, Tensor], factors: dict[str, Any], pair: Any, rows: Any) -> Tensor:
         weights = {
-            name: PerturbedWeight.make(population.centre[name], *both, name)
-            for name, both in factors.items()
+            name: PerturbedWeight.make(population.centre[name], left, right, name)
+            for name, (left, right) in factors.items()
         }
         return loss(state | weights, pair, rows)
 

@@ -93,10 +93,36 @@ def _full(weight: PerturbedWeight, func: Callable) -> Tensor:
     return weight.base + left.view(*left.shape, *[1] * weight.right.dim()) * weight.right
 
 
+class _SharedProduct(torch.autograd.Function):
+    """``x W^T``: all members' rows in one product, however they lie in memory.
+
+    torch's own rule for vmap expands W to the members where rows would have to be copied.
+    """
+
+    generate_vmap_rule = False
+
+    @staticmethod
+    def forward(x: Tensor, weight: Tensor) -> Tensor:
+        return F.linear(x, weight)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        """Nothing: members have no gradients."""
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, x: Tensor, weight: Tensor) -> tuple[Tensor, int]:
+        x = x.movedim(in_dims[0], 0).contiguous()
+        return _SharedProduct.apply(x, weight), 0
+
+
+def _shared(x: Tensor, weight: Tensor) -> Tensor:
+    return _SharedProduct.apply(x, weight)
+
+
 def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     if isinstance(x, PerturbedWeight) or not isinstance(weight, PerturbedWeight):
         return NotImplemented
-    y = torch.addcmul(F.linear(x, weight.base), (x @ weight.right)[..., None], weight.left)
+    y = torch.addcmul(_shared(x, weight.base), (x @ weight.right)[..., None], weight.left)
     return y if bias is None else y + bias
 
 
@@ -106,11 +132,13 @@ def _matmul(one: Tensor, other: Tensor) -> Tensor:
             return NotImplemented
         inner = one.right @ other
         if other.dim() == 1:
-            return one.base @ other + one.left * inner
-        return torch.addcmul(one.base @ other, one.left[:, None], inner[..., None, :])
+            return torch.addcmul(_shared(other, one.base), one.left, inner)
+        base = _shared(other.mT, one.base).mT
+        return torch.addcmul(base, one.left[:, None], inner[..., None, :])
     if not isinstance(other, PerturbedWeight) or other.base.dim() != 2:
         return NotImplemented
-    return torch.addcmul(one @ other.base, (one @ other.left)[..., None], other.right)
+    base = _shared(one, other.base.T)
+    return torch.addcmul(base, (one @ other.left)[..., None], other.right)
 
 
 def _addmm(bias: Tensor, one: Tensor, other: Tensor, **factors: Any) -> Tensor:
@@ -196,8 +224,9 @@ def _convolution(convolve: Callable) -> Callable:
 
 
 # Tensor.shape and the like: what depends on no value.
+_T: Any = Tensor  # whose properties are descriptors, which its annotations do not tell
 _FACTS: set[Any] = {
-    getattr(Tensor, name).__get__
+    getattr(_T, name).__get__
     for name in (
         *("shape", "dtype", "device", "ndim", "layout", "is_cuda", "is_cpu", "requires_grad"),
         *("is_leaf", "is_sparse", "is_nested", "is_quantized", "itemsize"),
@@ -213,9 +242,9 @@ _RULES: dict[Any, Callable] = {
     **dict.fromkeys((torch.mm, Tensor.mm, torch.mv, Tensor.mv), _matmul),
     Tensor.__rmatmul__: lambda one, other: _matmul(other, one),
     **dict.fromkeys((torch.addmm, Tensor.addmm), _addmm),
-    **dict.fromkeys((Tensor.t, torch.t, Tensor.T.__get__, Tensor.mT.__get__), _transposed),
+    **dict.fromkeys((Tensor.t, torch.t, _T.T.__get__, _T.mT.__get__), _transposed),
     **dict.fromkeys((Tensor.transpose, torch.transpose), _transposed),
-    **dict.fromkeys((Tensor.detach, torch.detach, Tensor.data.__get__, Tensor.contiguous), _same),
+    **dict.fromkeys((Tensor.detach, torch.detach, _T.data.__get__, Tensor.contiguous), _same),
     F.embedding: _embedding,
     Tensor.__getitem__: _item,
     **dict.fromkeys((Tensor.chunk, torch.chunk), _cut(torch.chunk)),

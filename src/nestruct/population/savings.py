@@ -100,6 +100,8 @@ def sequential(population: Population, layers: nn.Sequential, prefix: str, x: Te
             x = _linear_of_rank_one(population, layer, inner, x, mapped)
         elif perturbed and isinstance(layer, nn.Linear):
             x = _linear(population, layer, inner, x, mapped)
+        elif mapped and isinstance(layer, nn.ReLU):
+            x = x.relu_()  # no one else's: fresh memory takes longer to touch than to compute
         elif perturbed:
             dims = (0, 0 if mapped else None)
             call = functools.partial(torch.func.functional_call, layer)
