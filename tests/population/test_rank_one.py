@@ -151,7 +151,7 @@ def setup(name: str) -> tuple[Net, torch.Tensor]:
 def drawn(model: nn.Module, nes: NES, seed: int, step: int):
     """The law of directions, and its numbers of all pairs."""
     layout = Layout(model, nes.perturb)
-    law = nes._law(layout)
+    law = nes.law(layout)
     assert isinstance(law, RankOneDirections)
     flat = torch.empty(nes.num_pairs, law.width, dtype=layout.dtype)
     law.fill(flat, 0, Noise(seed=seed, step=step))
@@ -313,7 +313,7 @@ def test_sigma_follows_the_number_of_inputs():
     nes = NES(sigma=0.2, population_size=2, sigma_rule="fan_in")
     assert nes.sigma_ratios(layout) == [1.0, 12**-0.5, 1.0, 1 / 3, 1.0]
     flat = torch.empty(4000, layout.size, dtype=torch.float64)
-    nes._law(layout).fill(flat, 0, Noise(seed=0))
+    nes.law(layout).fill(flat, 0, Noise(seed=0))
     for piece, ratio in zip(layout.split(flat).values(), nes.sigma_ratios(layout), strict=True):
         assert piece.std() == pytest.approx(0.2 * ratio, rel=0.03)
 
@@ -361,7 +361,7 @@ def test_a_few_wild_losses(shaping):
         value = Linear.loss(model, batch[:, 0], noise)
         return torch.where(batch[:, 1] > 0, 1e7 * value.sign(), value)
 
-    model.loss = loss  # type: ignore[assignment, method-assign]
+    model.loss = loss
     batch = torch.zeros(400, 2).double()
     batch[0, 1] = 1.0
     nes = NES(
@@ -396,7 +396,7 @@ def test_snes_with_a_sigma_for_each_tensor():
     model, options = Bowls(), {"sigma": 0.3, "population_size": 20_000, "shaping": "none"}
     found = []
     for law in ({}, {"directions": "rank1", "factors": "gaussian", "chunk_size": 8000}):
-        snes = SNES(**options, **law, sigma_lr=1.0, mode="vmap")  # type: ignore[arg-type]
+        snes = SNES(**options, **law, sigma_lr=1.0, mode="vmap")
         snes.backward(model, torch.zeros(1).double(), seed=0)
         sigmas = snes.sigmas(model)
         found.append(torch.stack([(sigmas[name] / 0.3).log() for name in sigmas]))
@@ -406,7 +406,7 @@ def test_snes_with_a_sigma_for_each_tensor():
     torch.testing.assert_close(found[1], expected, rtol=0.25, atol=0)
     for wrong in ({"adapt": "parameter", "factors": "gaussian"}, {"factors": "rademacher"}):
         with pytest.raises(InputError, match="SNES"):
-            SNES(population_size=4, directions="rank1", **wrong)  # type: ignore[arg-type]
+            SNES(population_size=4, directions="rank1", **wrong)
 
 
 def test_a_model_of_its_own_savings_gets_full_directions():

@@ -15,7 +15,6 @@ from typing import Any, ClassVar, Literal, get_args
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _NormBase
 
 from nestruct.checks import check_count, check_options, check_positive, renamed
 from nestruct.data import batch_size, select_rows
@@ -25,13 +24,12 @@ from nestruct.estimators.shaping import pair_weights
 from nestruct.models.hooks import HasLoss, HasPopulationLosses, HasTouched
 from nestruct.noise import Noise
 from nestruct.population import Layout, evaluate_members
-from nestruct.population.evaluate import fixed_dropout, is_training
+from nestruct.population.evaluate import changes_buffers_in_place, update_buffers
 from nestruct.population.laws import FullDirections, RankOneDirections
 from nestruct.population.layout import Filter
 from nestruct.population.plan import EvaluationPlan, choose_mode, fit_memory
 from nestruct.population.rows import pair_rows
 from nestruct.processes import add_over_ranks, first_rank_decides, my_part, world_size
-from nestruct.structures import nan_rows
 from nestruct.structures.solvers import solver_counts
 
 log = logging.getLogger("nestruct")
@@ -172,7 +170,7 @@ class NES(Estimator):
         self, model: nn.Module, layout: Layout, batch: Any, noise: Noise
     ) -> tuple[list[Tensor], Stats]:
         """The weighted sum of all directions, and statistics of the members' losses."""
-        plan, law = self._plan, self._law(layout)
+        plan, law = self._plan, self.law(layout)
         assert plan is not None
         before = solver_counts()
         first, last = my_part(self.num_pairs)
@@ -223,8 +221,8 @@ class NES(Estimator):
         solved, looked_up = losses[-2:].long()
         stats["norm"] = torch.linalg.vector_norm(gradient)
         stats |= {"solved": solved, "looked_up": looked_up}
-        if _changes_buffers_in_place(model):
-            _update_buffers(model, batch, noise)
+        if changes_buffers_in_place(model):
+            update_buffers(model, batch, noise)
         return list(pieces.values()), stats
 
     # What a search law with more to learn than its centre does otherwise: see `SNES`.
@@ -239,7 +237,7 @@ class NES(Estimator):
             dtype=dtype,
         )
 
-    def _law(self, layout: Layout) -> Directions:
+    def law(self, layout: Layout) -> Directions:
         """What a row of random numbers stands for."""
         ratios = self.sigma_ratios(layout)
         if self.directions == "rank1":
@@ -270,7 +268,7 @@ class NES(Estimator):
         """Chooses chunk and mode, once; says in one line what it chose."""
         if self._plan is not None and self._plan.size == layout.size:  # for a model like this one
             return
-        noise, law = Noise(seed=seed), self._law(layout)
+        noise, law = Noise(seed=seed), self.law(layout)
         rows = self._rows(batch, noise, 0, 1, layout.device)
         factored = isinstance(law, RankOneDirections)
         plan = fit_memory(
@@ -305,8 +303,8 @@ class NES(Estimator):
         self._plan = plan
 
     def _finish(self, model: nn.Module, batch: Any, noise: Noise) -> None:
-        if not _changes_buffers_in_place(model):
-            _update_buffers(model, batch, noise)
+        if not changes_buffers_in_place(model):
+            update_buffers(model, batch, noise)
 
     def _captured(self) -> list[Any]:
         """The options that the arithmetic depends on; which parameters, the layout's addresses."""
@@ -326,7 +324,7 @@ class NES(Estimator):
 
     def _room(self, layout: Layout, pairs: int) -> Float[Tensor, "pairs width"]:
         """Memory for directions, kept between steps: touching fresh pages takes time."""
-        memory, shape = self._memory, (pairs, self._law(layout).width)
+        memory, shape = self._memory, (pairs, self.law(layout).width)
         same = memory is not None and memory.shape == shape and memory.dtype == layout.dtype
         if memory is None or not same or memory.device != layout.device:
             self._memory = None  # frees the old before the new is taken
@@ -345,7 +343,7 @@ class NES(Estimator):
         mode: str,
     ) -> Float[Tensor, "halves pairs"]:
         """The losses of the pairs from ``start`` on, whose directions are ``flat``."""
-        population = self._law(layout).population(flat, self.mirrored)
+        population = self.law(layout).population(flat, self.mirrored)
         count, halves = len(flat), 2 if self.mirrored else 1
         rows = self._rows(batch, noise, start, start + count, layout.device)
         member_noise = None
@@ -379,18 +377,6 @@ class NES(Estimator):
         examples = batch_size(batch)
         count = self._num_rows(examples)
         return pair_rows(noise, start, stop, count=count, examples=examples, device=device)
-
-
-def _changes_buffers_in_place(model: nn.Module) -> bool:
-    """True if only torch's normalisation layers hold buffers: they change them in place."""
-    return all(isinstance(module, _NormBase) for module in model.modules() if module._buffers)
-
-
-def _update_buffers(model: Any, batch: Any, noise: Noise) -> None:
-    """One forward at the centre, so that running statistics follow it."""
-    if list(model.buffers()) and is_training(model):
-        with torch.no_grad(), nan_rows(), fixed_dropout(model, noise):
-            model.loss(batch, noise)
 
 
 def _check_numbers(nes: NES) -> None:

@@ -137,14 +137,16 @@ class SNES(NES):
         assert self._log_scale is not None
         return [*super()._captured(), self.adapt, self._log_scale.data_ptr()]
 
-    def _law(self, layout: Layout) -> Directions:
-        assert self._log_scale is not None
-        scale, ratios = self._log_scale.exp().to(layout.dtype), self.sigma_ratios(layout)
+    def law(self, layout: Layout) -> Directions:
+        """What a row of random numbers stands for, with the present sigmas."""
+        state = self._state_for(layout) if self._log_scale is None else self._log_scale
+        scale, ratios = state.exp().to(layout.dtype), self.sigma_ratios(layout)
         if self.directions == "rank1":
             sigmas = [self.sigma * r * one for r, one in zip(ratios, scale, strict=True)]
             return RankOneDirections(layout, self.factors, sigmas)
         if self.adapt == "tensor":
-            scale = torch.cat([one.expand(n) for one, n in zip(scale, self._sizes, strict=True)])
+            sizes = [parameter.numel() for parameter in layout.parameters.values()]
+            scale = torch.cat([one.expand(n) for one, n in zip(scale, sizes, strict=True)])
         if self.sigma_rule != "constant":
             scale = scale * layout.spread(ratios)
         return FullDirections(layout, self.directions, self.sigma, scale)

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 
 from nestruct.data import batch_size, select_rows
 from nestruct.errors import InputError
@@ -250,6 +251,18 @@ def fixed_dropout(model: nn.Module, noise: Noise):
     with forked_generators(next(model.parameters()).device):
         torch.manual_seed(derive_seed(noise.seed, noise.step))
         yield
+
+
+def changes_buffers_in_place(model: nn.Module) -> bool:
+    """True if only torch's normalisation layers hold buffers: they change them in place."""
+    return all(isinstance(module, _NormBase) for module in model.modules() if module._buffers)
+
+
+def update_buffers(model: Any, batch: Any, noise: Noise) -> None:
+    """One forward at the centre, so that running statistics follow it."""
+    if list(model.buffers()) and is_training(model):
+        with torch.no_grad(), nan_rows(), fixed_dropout(model, noise):
+            model.loss(batch, noise)
 
 
 def _check_losses(losses: Any, examples: int) -> None:
