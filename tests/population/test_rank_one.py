@@ -13,7 +13,8 @@ from toys import bits, gradient, vae
 
 from nestruct import NES, SNES, InputError, check_gradient
 from nestruct.noise import Noise
-from nestruct.population import Layout, perturbed
+from nestruct.population import Layout, layers, perturbed, savings
+from nestruct.population.directions import fill_directions
 from nestruct.population.laws import RankOneDirections
 
 NUM_EXAMPLES = 4
@@ -426,3 +427,70 @@ def test_a_model_of_its_own_savings_gets_full_directions():
         nes.backward(model, torch.zeros(2).double(), seed=0)
         found.append(gradient(model))
     torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize("largest_table", [512, 2])
+@pytest.mark.parametrize(
+    ("count", "gumbel"), [(1, "shared"), (1, "per_member"), (3, "per_pair"), (8, "shared")]
+)
+def test_own_examples_of_a_model_of_categories(count, gumbel, largest_table, monkeypatch):
+    monkeypatch.setattr(layers, "_LARGEST_TABLE", largest_table)
+    nes = NES(
+        sigma=0.3,
+        population_size=10,
+        directions="rank1",
+        minibatch="per_pair",
+        pair_batch_size=count,
+        gumbel=gumbel,
+        num_samples=2,
+    )
+    for options in ({}, {"likelihood": "gaussian"}, {"loss_bound": 4.0}):
+        model = vae(**options)
+        assert calls(savings, "_of_own_examples", nes, model) > 0
+        expected = gradient(model)
+        dataclasses.replace(nes, mode="loop").backward(model, bits(8, 6), seed=1, step=2)
+        torch.testing.assert_close(gradient(model), expected)
+
+
+def calls(module: Any, name: str, nes: NES, model: nn.Module) -> int:
+    """How often a step calls a function, and gets an answer."""
+    found, function = [], getattr(module, name)
+
+    def counted(*arguments: Any) -> Any:
+        found.append(function(*arguments))
+        return found[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, name, counted)
+        dataclasses.replace(nes, mode="vmap").backward(model, bits(8, 6), seed=1, step=2)
+    return sum(each is not None for each in found)
+
+
+@pytest.mark.parametrize("kind", [NES, SNES])
+def test_a_resumed_run_repeats_every_bit(kind):
+    options = {"sigma": 0.2, "population_size": 12, "directions": "rank1", "factors": "gaussian"}
+    one, other = vae(), vae()
+    first, second = kind(**options), kind(**options)
+    for step in range(4):
+        for estimator, model in ((first, one), (second, other)):
+            estimator.backward(model, bits(8, 6), seed=3, step=step)
+            with torch.no_grad():
+                for p in model.parameters():
+                    p -= 0.1 * p.grad
+        state, second = second.state_dict(), kind(**options)
+        second.load_state_dict(state)
+    assert torch.equal(gradient(one), gradient(other))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_signs_are_fair_and_depend_on_their_place_alone(dtype):
+    many = torch.empty(3000, 70, dtype=dtype)
+    fill_directions(many, 5, seed=1, step=2, sigma=0.5, kind="rademacher")
+    assert set(many.unique().tolist()) == {-0.5, 0.5}
+    products = 4 * many.double().T @ many.double() / len(many)  # 1 on the diagonal, else about 0
+    off = (products - torch.eye(70, dtype=torch.float64)).abs().max()
+    assert off < 5.5 / 3000**0.5
+    assert (2 * many.double().mean(0)).abs().max() < 5 / 3000**0.5
+    few = torch.empty(2, 70, dtype=dtype)
+    fill_directions(few, 1004, seed=1, step=2, sigma=0.5, kind="rademacher")
+    assert torch.equal(few, many[999:1001])

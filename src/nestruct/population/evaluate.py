@@ -65,8 +65,8 @@ def evaluate_members(
     """
     streams = [noise.replace(stream=stream) for stream in range(num_samples)]
     with torch.no_grad(), nan_rows():
-        if mode == "vmap" and rows is None:
-            losses = _with_savings(model, population, batch, streams, member_noise)
+        if mode == "vmap":
+            losses = _with_savings(model, population, batch, streams, member_noise, rows)
             if losses is not None:
                 return losses
         if mode == "vmap" and needs_loop(model) and not population.factors:
@@ -149,6 +149,7 @@ def _with_savings(
     batch: Any,
     streams: list[Noise],
     member_noise: Tensor | None,
+    rows: Tensor | None,
 ) -> Tensor | None:
     """Losses by the model's own ``population_losses``, or by savings of ours; None without."""
     results = []
@@ -156,12 +157,15 @@ def _with_savings(
         if member_noise is not None:
             noise = noise.replace(pair=member_noise)
         if isinstance(model, HasPopulationLosses):
+            if rows is not None:
+                return None
             losses = model.population_losses(population.full(), batch, noise)
         else:
-            losses = categorical_losses(model, population, batch, noise)
+            losses = categorical_losses(model, population, batch, noise, rows)
         if losses is None or losses is NotImplemented:
             return None
-        expected = (population.num_members, batch_size(batch))
+        each = batch_size(batch) if rows is None else rows.shape[1]
+        expected = (population.num_members, each)
         if tuple(losses.shape) != expected:
             raise InputError(
                 f"population_losses must give [members, batch], {expected}; got "
