@@ -215,7 +215,7 @@ def evosax(hidden: int, population: int, device: str) -> Step:
     return step
 
 
-ENGINES = {
+ENGINES: dict[str, dict[str, Callable[..., Step]]] = {
     "cpu": {
         "ours": ours,
         "ours, rank 1": rank_one,
@@ -297,7 +297,7 @@ def main() -> None:
     if device == "cuda":
         facts["gpu"] = torch.cuda.get_device_name()
     print("\n".join(f"{name}: {value}" for name, value in facts.items()), flush=True)
-    rows = []
+    rows: list[dict[str, Any]] = []
     for hidden, population in SIZES[device]:
         steps: dict[str, Step] = {}
         for name, make in ENGINES[device].items():

@@ -52,15 +52,21 @@ def test_a_step_with_kernels_is_the_plain_one(count, perturbed, monkeypatch):
     torch.testing.assert_close(gradient(model), expected, rtol=1e-4, atol=1e-4)
 
 
-def test_directions_do_not_depend_on_the_block():
-    from nestruct.population.directions_cuda import _fill_kernel
+@pytest.mark.parametrize("kind", ["gaussian", "rademacher"])
+def test_directions_depend_on_their_place_alone(kind):
+    from nestruct.population.directions_cuda import fill_directions_cuda
 
-    found = []
-    for block in (16, 64):
-        out = torch.empty(3, 90)
-        grid = (-(-23 // block) * 3,)
-        _fill_kernel[grid](out, torch.tensor(4), 7, 11, 90, 0.5, GAUSSIAN=True, BLOCK=block)
-        found.append(out)
-    assert torch.equal(*found)
-    assert 0.3 < found[0].std() < 0.7
-    assert len(found[0].unique()) > 260
+    def fill(pairs: int, size: int, first: int) -> torch.Tensor:
+        out = torch.full((pairs, size), torch.nan)
+        fill_directions_cuda(out, first, 7, 4, 0.5, kind)
+        return out
+
+    for size in (1, 31, 300, 1500):
+        whole = fill(5, size, 0)
+        assert torch.equal(torch.cat([fill(2, size, 0), fill(3, size, 2)]), whole)
+    assert 0.45 < whole.std() < 0.55
+    assert whole.mean().abs() < 0.03
+    assert torch.corrcoef(whole)[0, 1:].abs().max() < 0.13
+    if kind == "rademacher":
+        assert set(whole.unique().tolist()) == {-0.5, 0.5}
+        assert (whole.mean(0) != whole.mean()).any()

@@ -154,7 +154,8 @@ def row_products(
     out = x.new_empty(members, rows)
     grid = (math.ceil(out.numel() / 32),)
     shape = (out.numel(), rows, len(right), size, right.stride(0))
-    _row_products_kernel[grid](x, right, out, *shape, ROWS=32, COLUMNS=128)
+    with torch.cuda.device_of(out):
+        _row_products_kernel[grid](x, right, out, *shape, ROWS=32, COLUMNS=128)
     return out
 
 
@@ -172,19 +173,20 @@ def with_own_terms(
     size = base.shape[-1]
     out = base.new_empty(members, rows, size)
     shape = (inner.numel(), rows, len(own), size, own.stride(0), moves.stride(0))
-    _own_terms_kernel[(math.ceil(inner.numel() / 16),)](
-        base,
-        inner if index is None else index.contiguous(),
-        inner.contiguous(),
-        own,
-        moves,
-        out,
-        *shape,
-        HAS_INDEX=index is not None,
-        HAS_OWN_BIAS=own_bias is not None,
-        ROWS=16,
-        COLUMNS=128,
-    )
+    with torch.cuda.device_of(out):
+        _own_terms_kernel[(math.ceil(inner.numel() / 16),)](
+            base,
+            inner if index is None else index.contiguous(),
+            inner.contiguous(),
+            own,
+            moves,
+            out,
+            *shape,
+            HAS_INDEX=index is not None,
+            HAS_OWN_BIAS=own_bias is not None,
+            ROWS=16,
+            COLUMNS=128,
+        )
     return out
 
 
@@ -218,24 +220,25 @@ def bernoulli(
     members, rows, size = hidden.shape
     out = hidden.new_empty(members, rows)
     shape = (out.numel(), rows, len(own), size, len(weight), own.stride(0), moves.stride(0))
-    _bernoulli_kernel[(math.ceil(out.numel() / _ROWS),)](
-        hidden,
-        weight,
-        weight if bias is None else bias.detach(),
-        inner.contiguous(),
-        own,
-        moves,
-        batch,
-        index.contiguous(),
-        out,
-        *shape,
-        HAS_BIAS=bias is not None,
-        HAS_OWN_BIAS=own_bias is not None,
-        PRECISION="ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32",
-        ROWS=_ROWS,
-        COLUMNS=_COLUMNS,
-        INNER=_INNER,
-    )
+    with torch.cuda.device_of(out):
+        _bernoulli_kernel[(math.ceil(out.numel() / _ROWS),)](
+            hidden,
+            weight,
+            weight if bias is None else bias.detach(),
+            inner.contiguous(),
+            own,
+            moves,
+            batch,
+            index.contiguous(),
+            out,
+            *shape,
+            HAS_BIAS=bias is not None,
+            HAS_OWN_BIAS=own_bias is not None,
+            PRECISION="ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32",
+            ROWS=_ROWS,
+            COLUMNS=_COLUMNS,
+            INNER=_INNER,
+        )
     return out
 
 
