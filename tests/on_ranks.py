@@ -90,6 +90,14 @@ CASES["NES, per pair"] = (
     partial(estimator, "NES", gumbel="per_member", minibatch="per_pair", pair_batch_size=2),
     partial(problem, "NES"),
 )
+CASES["NES, rank 1"] = (
+    partial(estimator, "NES", directions="rank1", minibatch="per_pair", pair_batch_size=2),
+    partial(problem, "NES"),
+)
+CASES["SNES, rank 1"] = (
+    partial(estimator, "SNES", directions="rank1", factors="gaussian", sigma_rule="fan_in"),
+    partial(problem, "SNES"),
+)
 CASES["SNES, tensor"] = (partial(estimator, "SNES", adapt="tensor"), partial(problem, "SNES"))
 for baseline in ("batch", "ema"):
     CASES[f"Reinforce, {baseline}"] = (

@@ -21,9 +21,10 @@ from torch import Tensor
 from nestruct.errors import InputError
 
 _MASK = (1 << 64) - 1
-_GOLDEN = 0x9E3779B97F4A7C15
-_FIRST = 0xBF58476D1CE4E5B9
-_SECOND = 0x94D049BB133111EB
+# Of splitmix64.
+GOLDEN = 0x9E3779B97F4A7C15
+FIRST = 0xBF58476D1CE4E5B9
+SECOND = 0x94D049BB133111EB
 _NORMAL = 1  # what tells the key of normal draws from that of Gumbel draws
 
 
@@ -146,7 +147,7 @@ def derive_key(*values: int) -> int:
     """64 well-mixed bits from integers."""
     key = 0
     for value in values:
-        key = _mix_int(key + _GOLDEN * (operator.index(value) + 1))
+        key = _mix_int(key + GOLDEN * (operator.index(value) + 1))
     return key
 
 
@@ -171,8 +172,8 @@ def derive_seed(*values: int) -> int:
 
 
 def _mix(x: Tensor) -> Tensor:
-    x = (x ^ _shift(x, 30)) * _signed(_FIRST)
-    x = (x ^ _shift(x, 27)) * _signed(_SECOND)
+    x = (x ^ _shift(x, 30)) * _signed(FIRST)
+    x = (x ^ _shift(x, 27)) * _signed(SECOND)
     return x ^ _shift(x, 31)
 
 
@@ -183,8 +184,8 @@ def _shift(x: Tensor, places: int) -> Tensor:
 
 def _mix_int(x: int) -> int:
     x &= _MASK
-    x = ((x ^ (x >> 30)) * _FIRST) & _MASK
-    x = ((x ^ (x >> 27)) * _SECOND) & _MASK
+    x = ((x ^ (x >> 30)) * FIRST) & _MASK
+    x = ((x ^ (x >> 27)) * SECOND) & _MASK
     return x ^ (x >> 31)
 
 

@@ -85,6 +85,15 @@ VARIANTS = {
     "ranks": {"shaping": "centered_rank"},
     "not mirrored": {"mirrored": False, "gumbel": "per_member"},
     "rademacher": {"directions": "rademacher", "shaping": "none"},
+    "rank 1": {"directions": "rank1", "shaping": "clipped"},
+    "rank 1, one example each": {
+        "directions": "rank1",
+        "factors": "gaussian",
+        "minibatch": "per_pair",
+        "pair_batch_size": 1,
+    },
+    "rank 1, not mirrored": {"directions": "rank1", "mirrored": False, "sigma_rule": "fan_in"},
+    "fan-in": {"sigma_rule": "fan_in"},
 }
 
 

@@ -152,3 +152,49 @@ def test_a_captured_step_notices_what_changed():
     compare(seed=1, step=5)
     model.eval()
     compare(seed=1, step=6)
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "rademacher"])
+def test_more_pairs_than_an_axis_of_a_grid_has_places(kind):
+    whole = fill(70_000, 10, kind=kind)
+    assert torch.equal(fill(3, 10, 69_990, kind=kind), whole[69_990:69_993])
+    assert whole.std(0).sub(1).abs().max() < 0.05
+
+
+@pytest.mark.parametrize("graph", ["on", "off"])
+@pytest.mark.parametrize("structure", [nestruct.Categorical(4), nestruct.KSubset(4, 2)], ids=repr)
+@pytest.mark.parametrize("own", [{}, {"minibatch": "per_pair", "pair_batch_size": 1}])
+@pytest.mark.parametrize("shaping", ["clipped", "centered_rank", "standard_score"])
+def test_rank_one_with_kernels_is_the_loop(structure, graph, own, shaping):
+    model, batch = vae(structure, inputs=45, hidden=37).float().cuda(), bits(9, 45).float().cuda()
+    options: dict[str, Any] = {"sigma": 0.2, "population_size": 64, "directions": "rank1", **own}
+    nes = NES(**options, shaping=shaping, graph=graph)
+    loop = NES(**options, shaping=shaping, graph="off", mode="loop")
+    for step in range(3):
+        nes.backward(model, batch, seed=3, step=step)
+        found = gradient(model).clone()
+        loop.backward(model, batch, seed=3, step=step)
+        torch.testing.assert_close(found, gradient(model), rtol=1e-3, atol=1e-3)
+
+
+def test_snes_and_a_recurrent_network_of_rank_one_are_captured():
+    class Reader(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lstm, self.out = nn.LSTM(3, 4, batch_first=True), nn.Linear(4, 1)
+
+        def loss(self, batch, noise):
+            return self.out(self.lstm(batch)[0][:, -1])[:, 0].square()
+
+    torch.manual_seed(0)
+    model, x = Reader().cuda(), torch.randn(6, 5, 3, device="cuda")
+    for sigma_rule in ("constant", "fan_in"):
+        options: dict[str, Any] = {"directions": "rank1", "factors": "gaussian"}
+        options |= {"sigma": 0.1, "population_size": 40, "sigma_rule": sigma_rule}
+        one = nestruct.SNES(**options, graph="on", mode="vmap")
+        other = nestruct.SNES(**options, graph="off", mode="loop")
+        for step in range(3):
+            one.backward(model, x, seed=3, step=step)
+            found = gradient(model).clone()
+            other.backward(model, x, seed=3, step=step)
+            torch.testing.assert_close(found, gradient(model), rtol=1e-3, atol=1e-4)

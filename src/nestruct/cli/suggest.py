@@ -62,6 +62,8 @@ def _overrides(found: Suggestion, estimator: Any) -> list[str]:
     words = []
     if found.sigma is not None:
         words.append(f"estimator.sigma={found.sigma:g}")
+    if getattr(estimator, "minibatch", "shared") == "per_pair" and found.pair_batch_size:
+        words.append(f"estimator.pair_batch_size={found.pair_batch_size}")
     if found.num_samples is not None and found.num_samples != estimator.num_samples:
         is_option = any(option.name == "num_samples" for option in options_of(estimator))
         name, each = ("num_samples", 1) if is_option else ("num_pairs", 2)

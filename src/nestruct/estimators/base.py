@@ -205,6 +205,10 @@ class Estimator(ABC):
         """The sigma by which it smooths the loss in the parameters; None if it does not smooth."""
         return None
 
+    def sigma_ratios(self, layout: Layout) -> list[float]:
+        """Each parameter tensor's sigma over `smoothing`."""
+        return [1.0] * len(layout.parameters)
+
     def other_laws(self) -> dict[str, "Estimator"]:
         """This estimator with each way to draw the structure's noise, by name, for comparisons."""
         return {}

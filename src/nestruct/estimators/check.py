@@ -112,12 +112,14 @@ def check_gradient(
         if count < 2:
             raise InputError(f"check_gradient: {name} must be at least 2, got {count}.")
     model = unwrap(model)
-    parameters = list(Layout(model, estimator.perturb).parameters.values())
+    layout = Layout(model, estimator.perturb)
+    parameters = list(layout.parameters.values())
+    sigmas = sigma * layout.spread(estimator.sigma_ratios(layout))
     saved = [p.grad for p in parameters]
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
     with uncompiled(model):
         truth, truth_error = _smoothed_gradient(
-            model, batch, parameters, sigma, num_reference, seed
+            model, batch, parameters, sigmas, num_reference, seed
         )
     estimates = _trials(model, estimator, batch, parameters, num_trials, seed)
     laws = {}
@@ -212,7 +214,7 @@ def _smoothed_gradient(
     model: nn.Module,
     batch: Any,
     parameters: list[nn.Parameter],
-    sigma: float,
+    sigmas: Float[Tensor, " size"],
     num_pairs: int,
     seed: int,
 ) -> tuple[Tensor, Tensor]:
@@ -230,8 +232,8 @@ def _smoothed_gradient(
 
     def loss(flat: Tensor, number: Tensor) -> Tensor:
         state: dict[str, Tensor] = {}
-        for p, piece in zip(parameters, flat.split(sizes), strict=True):
-            value = p.detach() + sigma * piece.view(p.shape)
+        for p, piece in zip(parameters, (sigmas * flat).split(sizes), strict=True):
+            value = p.detach() + piece.view(p.shape)
             state |= {f"model.{place}": value for place in places[names[id(p)]]}
         if is_training(model):
             state |= {f"model.{name}": b.clone() for name, b in model.named_buffers()}
@@ -241,12 +243,12 @@ def _smoothed_gradient(
 
     def differences(drawn: Tensor, numbers: Tensor) -> Tensor:
         both = [many(loss)(sign * drawn, numbers) for sign in (1.0, -1.0)]
-        return ((both[0] - both[1]) / (2 * sigma))[:, None] * drawn
+        return ((both[0] - both[1]) / 2)[:, None] * drawn / sigmas
 
     def slopes(drawn: Tensor, numbers: Tensor) -> Tensor:
         # The expected loss has a derivative of its own: its mean has far less variance.
         both = [many(torch.func.grad(loss))(sign * drawn, numbers) for sign in (1.0, -1.0)]
-        return (both[0] + both[1]) / (2 * sigma)
+        return (both[0] + both[1]) / (2 * sigmas)
 
     def many(function: Any) -> Any:
         if not needs_loop(model) and not any(True for _ in model.buffers()):

@@ -13,30 +13,29 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, get_args
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _NormBase
 
 from nestruct.checks import check_count, check_options, check_positive, renamed
 from nestruct.data import batch_size, select_rows
 from nestruct.errors import InputError, is_out_of_memory
 from nestruct.estimators.base import Estimator, Stats
 from nestruct.estimators.shaping import pair_weights
-from nestruct.models.hooks import HasLoss, HasTouched
+from nestruct.models.hooks import HasLoss, HasPopulationLosses, HasTouched
 from nestruct.noise import Noise
-from nestruct.population import Layout, Population, evaluate_members
-from nestruct.population.directions import fill_directions
-from nestruct.population.evaluate import fixed_dropout, is_training
+from nestruct.population import Layout, evaluate_members
+from nestruct.population.evaluate import changes_buffers_in_place, update_buffers
+from nestruct.population.laws import FullDirections, RankOneDirections
 from nestruct.population.layout import Filter
 from nestruct.population.plan import EvaluationPlan, choose_mode, fit_memory
-from nestruct.processes import add_over_ranks, first_rank_decides, my_part
-from nestruct.structures import nan_rows
+from nestruct.population.rows import pair_rows
+from nestruct.processes import add_over_ranks, first_rank_decides, my_part, world_size
 from nestruct.structures.solvers import solver_counts
 
 log = logging.getLogger("nestruct")
 
 Gumbel = Literal["shared", "per_pair", "per_member"]
-_ROWS_STREAM = -1  # the stream that minibatches of pairs are drawn from
+Directions = FullDirections | RankOneDirections
 
 
 @renamed(parameters="perturb")
@@ -48,7 +47,8 @@ class NES(Estimator):
         sigma: The standard deviation of the perturbation.
         population_size: N, the number of members; even when mirrored.
         mirrored: Whether members come in pairs ``mu +- sigma w``.
-        shaping: ``standard_score`` (the paper), ``centered_rank``, or ``none`` for raw losses.
+        shaping: ``standard_score`` (the paper), ``centered_rank``, ``clipped`` (pair differences,
+            cut off at three deviations: for losses with wild values), or ``none`` for raw losses.
         minibatch: ``shared``: every member sees the whole batch; ``per_pair``: each mirrored pair
             draws its own examples from it, and shaping acts on pair differences.
         pair_batch_size: Examples per pair with ``per_pair``; an equal share, at least one, when
@@ -56,7 +56,13 @@ class NES(Estimator):
         gumbel: Who draws the structure's noise: ``shared`` (one draw a step for all members, as in
             the public code), ``per_pair``, or ``per_member`` (Algorithm 1 as written).
         num_samples: Draws of the structure per example and member (the inner expectation).
-        directions: ``gaussian`` or ``rademacher``.
+        directions: ``gaussian`` or ``rademacher``, a number for each parameter; or ``rank1``: a
+            matrix's direction is an outer product of two vectors, so that populations of a million
+            members share one product per layer. See the page "A million members".
+        factors: How the numbers of ``rank1`` are drawn: ``rademacher``, or ``gaussian``, which
+            smooths losses with steps.
+        sigma_rule: ``constant``, or ``fan_in``: each weight's sigma is divided by the root of how
+            many inputs an output adds up, so every layer's outputs move by about sigma.
         perturb: Which parameters are perturbed: names, a module, or a predicate of (name,
             parameter); all that require a gradient when None.
         mode: ``vmap``, ``loop``, or ``auto``: time both on a few members, once.
@@ -90,12 +96,14 @@ class NES(Estimator):
     sigma: float
     population_size: int
     mirrored: bool = True
-    shaping: Literal["standard_score", "centered_rank", "none"] = "standard_score"
+    shaping: Literal["standard_score", "centered_rank", "clipped", "none"] = "standard_score"
     minibatch: Literal["shared", "per_pair"] = "shared"
     pair_batch_size: int | None = None
     gumbel: Gumbel = "shared"
     num_samples: int = 1
-    directions: Literal["gaussian", "rademacher"] = "gaussian"
+    directions: Literal["gaussian", "rademacher", "rank1"] = "gaussian"
+    factors: Literal["rademacher", "gaussian"] = "rademacher"
+    sigma_rule: Literal["constant", "fan_in"] = "constant"
     perturb: Filter = None
     mode: Literal["auto", "vmap", "loop"] = "auto"
     chunk_size: int | None = None
@@ -131,6 +139,12 @@ class NES(Estimator):
         """Sigma."""
         return self.sigma
 
+    def sigma_ratios(self, layout: Layout) -> list[float]:
+        """Each parameter tensor's sigma over `smoothing`."""
+        if self.sigma_rule == "constant":
+            return [1.0] * len(layout.parameters)
+        return [fan_in**-0.5 for fan_in in layout.fan_ins]
+
     def other_laws(self) -> dict[str, Estimator]:
         """NES with each law of the Gumbel noise, its own included."""
         laws = get_args(Gumbel) if self.mirrored else ()
@@ -156,23 +170,25 @@ class NES(Estimator):
         self, model: nn.Module, layout: Layout, batch: Any, noise: Noise
     ) -> tuple[list[Tensor], Stats]:
         """The weighted sum of all directions, and statistics of the members' losses."""
-        plan = self._plan
+        plan, law = self._plan, self.law(layout)
         assert plan is not None
         before = solver_counts()
-        rows = self._pair_rows(batch, noise, layout.device)
         first, last = my_part(self.num_pairs)
         # Double, so that equal losses stay equal through their mean. The last two are no losses but
         # how many instances this rank solved and looked up: one sum over ranks serves all.
         losses = torch.zeros(self.population_size + 2, dtype=torch.float64, device=layout.device)
         blocks = losses[:-2].view(-1, self.num_pairs)
-        memory = self._room(layout, last - first if plan.keep else min(plan.chunk, last - first))
+        # Of rank one the directions of all ranks are drawn again by each: losses alone are sent.
+        shares_sums = isinstance(law, FullDirections) or world_size() == 1
+        keep = plan.keep and shares_sums
+        memory = self._room(layout, last - first if keep else min(plan.chunk, self.num_pairs))
         start = first
         while start < last:
             stop = min(start + plan.chunk, last)
-            flat = memory[start - first : stop - first] if plan.keep else memory[: stop - start]
+            flat = memory[start - first : stop - first] if keep else memory[: stop - start]
             try:
-                self._fill(flat, start, noise)
-                values = self._evaluate(model, layout, flat, start, batch, noise, rows, plan.mode)
+                law.fill(flat, start, noise)
+                values = self._evaluate(model, layout, flat, start, batch, noise, plan.mode)
                 blocks[:, start:stop] = values
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error) or plan.chunk == 1:
@@ -185,15 +201,18 @@ class NES(Estimator):
             losses[place].fill_(count)
         add_over_ranks(losses)
         weights, stats = self._weigh(losses[:-2], layout.dtype)
-        if plan.keep:
-            sums = self._sums(weights[..., first:last], memory)
+        if keep:
+            sums = self._sums(law, weights[..., first:last], memory)
         else:
-            sums = self._sums(weights[..., :0], memory[:0])  # zeros
+            first, last = (first, last) if shares_sums else (0, self.num_pairs)
+            sums = self._sums(law, weights[..., :0], memory[:0])  # zeros
             for start in range(first, last, plan.chunk):
                 flat = memory[: min(plan.chunk, last - start)]
-                self._fill(flat, start, noise)
-                sums += self._sums(weights[..., start : start + len(flat)], flat)
-        gradient = self._gradient(sums, weights, stats)
+                law.fill(flat, start, noise)
+                sums += self._sums(law, weights[..., start : start + len(flat)], flat)
+        if shares_sums:
+            sums = add_over_ranks(sums)
+        gradient = self._gradient(law, sums, weights, stats)
         pieces = layout.split(gradient)
         if isinstance(model, HasTouched):  # no noise where the gradient is known to be zero
             for name, mask in model.touched(batch).items():
@@ -202,8 +221,8 @@ class NES(Estimator):
         solved, looked_up = losses[-2:].long()
         stats["norm"] = torch.linalg.vector_norm(gradient)
         stats |= {"solved": solved, "looked_up": looked_up}
-        if _changes_buffers_in_place(model):
-            _update_buffers(model, batch, noise)
+        if changes_buffers_in_place(model):
+            update_buffers(model, batch, noise)
         return list(pieces.values()), stats
 
     # What a search law with more to learn than its centre does otherwise: see `SNES`.
@@ -218,25 +237,21 @@ class NES(Estimator):
             dtype=dtype,
         )
 
-    def _sums(self, weights: Tensor, flat: Float[Tensor, "pairs size"]) -> Tensor:
+    def law(self, layout: Layout) -> Directions:
+        """What a row of random numbers stands for."""
+        ratios = self.sigma_ratios(layout)
+        if self.directions == "rank1":
+            return RankOneDirections(layout, self.factors, [self.sigma * each for each in ratios])
+        scale = None if self.sigma_rule == "constant" else layout.spread(ratios)
+        return FullDirections(layout, self.directions, self.sigma, scale)
+
+    def _sums(self, law: Directions, weights: Tensor, flat: Tensor) -> Tensor:
         """The weighted sum of some directions; it may overwrite them."""
-        return weights @ flat
+        return law.sums(weights, flat)
 
-    def _gradient(self, sums: Tensor, weights: Tensor, stats: Stats) -> Tensor:
-        """The gradient, from this rank's sums."""
-        # Directions carry one sigma; the estimator divides by it once more.
-        return add_over_ranks(sums.div_(self.sigma**2))
-
-    def _fill(self, flat: Tensor, first_pair: int, noise: Noise) -> None:
-        """Writes the directions of some pairs."""
-        fill_directions(
-            flat,
-            first_pair,
-            seed=noise.seed,
-            step=noise.step,
-            sigma=self.sigma,
-            kind=self.directions,
-        )
+    def _gradient(self, law: Directions, sums: Tensor, weights: Tensor, stats: Stats) -> Tensor:
+        """The gradient, from all sums."""
+        return law.finish(sums)
 
     # What the template asks for.
 
@@ -253,13 +268,16 @@ class NES(Estimator):
         """Chooses chunk and mode, once; says in one line what it chose."""
         if self._plan is not None and self._plan.size == layout.size:  # for a model like this one
             return
-        noise = Noise(seed=seed)
-        rows = self._pair_rows(batch, noise, layout.device)
+        noise, law = Noise(seed=seed), self.law(layout)
+        rows = self._rows(batch, noise, 0, 1, layout.device)
+        factored = isinstance(law, RankOneDirections)
         plan = fit_memory(
             model,
             layout,
             batch if rows is None else select_rows(batch, rows[0]),
             noise,
+            width=law.width,
+            factored=factored and not (rows is None and isinstance(model, HasPopulationLosses)),
             is_shared=rows is None,
             num_pairs=self.num_pairs,
             mirrored=self.mirrored,
@@ -269,13 +287,13 @@ class NES(Estimator):
         plan.mode = self.mode
         if self.mode == "auto":
             pairs = min(4, plan.chunk)
-            flat = torch.empty(pairs, layout.size, dtype=layout.dtype, device=layout.device)
-            self._fill(flat, 0, noise)
+            flat = torch.empty(pairs, law.width, dtype=layout.dtype, device=layout.device)
+            law.fill(flat, 0, noise)
 
             def trial(mode: str) -> None:
-                self._evaluate(model, layout, flat, 0, batch, noise, rows, mode)
+                self._evaluate(model, layout, flat, 0, batch, noise, mode)
 
-            plan.mode, reason = choose_mode(model, layout.device, pairs, trial)
+            plan.mode, reason = choose_mode(model, layout.device, pairs, trial, factored)
             log.info("NES: %s (%s), %d pairs at a time.", plan.mode, reason, plan.chunk)
         # Only rank 0's plan is saved, and a resumed run has it everywhere.
         loop = first_rank_decides(float(plan.mode == "loop"), layout.device)
@@ -285,28 +303,32 @@ class NES(Estimator):
         self._plan = plan
 
     def _finish(self, model: nn.Module, batch: Any, noise: Noise) -> None:
-        if not _changes_buffers_in_place(model):
-            _update_buffers(model, batch, noise)
+        if not changes_buffers_in_place(model):
+            update_buffers(model, batch, noise)
 
     def _captured(self) -> list[Any]:
         """The options that the arithmetic depends on; which parameters, the layout's addresses."""
         laws = (self.sigma, self.population_size, self.mirrored, self.directions, self.shaping)
-        return [*laws, self.minibatch, self.pair_batch_size, self.gumbel, self.num_samples]
+        return [
+            *laws,
+            self.factors,
+            self.sigma_rule,
+            self.minibatch,
+            self.pair_batch_size,
+            self.gumbel,
+            self.num_samples,
+        ]
 
     def _kept(self) -> Any:
         return self._memory
 
-    def _room(self, layout: Layout, pairs: int) -> Float[Tensor, "pairs size"]:
+    def _room(self, layout: Layout, pairs: int) -> Float[Tensor, "pairs width"]:
         """Memory for directions, kept between steps: touching fresh pages takes time."""
-        memory = self._memory
-        if (
-            memory is None
-            or memory.shape != (pairs, layout.size)
-            or memory.dtype != layout.dtype
-            or memory.device != layout.device
-        ):
+        memory, shape = self._memory, (pairs, self.law(layout).width)
+        same = memory is not None and memory.shape == shape and memory.dtype == layout.dtype
+        if memory is None or not same or memory.device != layout.device:
             self._memory = None  # frees the old before the new is taken
-            memory = torch.empty(pairs, layout.size, dtype=layout.dtype, device=layout.device)
+            memory = torch.empty(shape, dtype=layout.dtype, device=layout.device)
             self._memory = memory
         return memory
 
@@ -318,19 +340,18 @@ class NES(Estimator):
         start: int,
         batch: Any,
         noise: Noise,
-        rows: Tensor | None,
         mode: str,
     ) -> Float[Tensor, "halves pairs"]:
         """The losses of the pairs from ``start`` on, whose directions are ``flat``."""
-        population = Population(layout.centre(), layout.split(flat), self.mirrored)
+        population = self.law(layout).population(flat, self.mirrored)
         count, halves = len(flat), 2 if self.mirrored else 1
-        member_noise = member_rows = None
-        if self.gumbel != "shared" or rows is not None:
-            pairs = torch.arange(start, start + count, device=layout.device).repeat(halves)
-            if self.gumbel != "shared":
-                own = torch.arange(count * halves, device=layout.device) // count * self.num_pairs
-                member_noise = pairs + own if self.gumbel == "per_member" else pairs
-            member_rows = None if rows is None else rows[pairs]
+        rows = self._rows(batch, noise, start, start + count, layout.device)
+        member_noise = None
+        if self.gumbel != "shared":
+            member_noise = torch.arange(start, start + count, device=layout.device).repeat(halves)
+            if self.gumbel == "per_member":
+                half = torch.arange(count * halves, device=layout.device) // count
+                member_noise = member_noise + half * self.num_pairs
         values = evaluate_members(
             model,
             population,
@@ -339,7 +360,7 @@ class NES(Estimator):
             mode=mode,
             num_samples=self.num_samples,
             member_noise=member_noise,
-            rows=member_rows,
+            rows=None if rows is None else rows.repeat(halves, 1),
         )
         return values.double().mean(1).view(halves, count)
 
@@ -347,34 +368,15 @@ class NES(Estimator):
         """How many examples a pair has of its own."""
         return self.pair_batch_size or max(1, examples // self.num_pairs)
 
-    def _pair_rows(
-        self, batch: Any, noise: Noise, device: torch.device
-    ) -> Int[Tensor, "pairs examples"] | None:
-        """Each pair's own examples, without repetition, drawn from integers."""
+    def _rows(
+        self, batch: Any, noise: Noise, start: int, stop: int, device: torch.device
+    ) -> Tensor | None:
+        """The own examples of some pairs; None where all members see the whole batch."""
         if self.minibatch == "shared":
             return None
         examples = batch_size(batch)
         count = self._num_rows(examples)
-        if count > examples:
-            raise InputError(
-                f"NES: pair_batch_size is {count} but the batch has {examples} examples."
-            )
-        keys = noise.replace(stream=_ROWS_STREAM).gumbel(
-            torch.empty(self.num_pairs, examples, device=device)
-        )
-        return keys.topk(count, dim=1).indices
-
-
-def _changes_buffers_in_place(model: nn.Module) -> bool:
-    """True if only torch's normalisation layers hold buffers: they change them in place."""
-    return all(isinstance(module, _NormBase) for module in model.modules() if module._buffers)
-
-
-def _update_buffers(model: Any, batch: Any, noise: Noise) -> None:
-    """One forward at the centre, so that running statistics follow it."""
-    if list(model.buffers()) and is_training(model):
-        with torch.no_grad(), nan_rows(), fixed_dropout(model, noise):
-            model.loss(batch, noise)
+        return pair_rows(noise, start, stop, count=count, examples=examples, device=device)
 
 
 def _check_numbers(nes: NES) -> None:

@@ -22,10 +22,10 @@ from torch import Tensor, nn
 from nestruct.checks import renamed
 from nestruct.errors import InputError
 from nestruct.estimators.base import Stats
-from nestruct.estimators.nes import NES
+from nestruct.estimators.nes import NES, Directions
 from nestruct.estimators.shaping import pair_sums
-from nestruct.noise import Noise
 from nestruct.population import Layout
+from nestruct.population.laws import FullDirections, RankOneDirections
 
 log = logging.getLogger("nestruct")
 
@@ -84,19 +84,26 @@ class SNES(NES):
                 "SNES compares pairs with each other, and with minibatch='per_pair' they differ by "
                 "their examples first: use NES, or minibatch='shared'."
             )
-        if self.directions == "rademacher":
+        if self.directions == "rademacher" or (
+            self.directions == "rank1" and self.factors == "rademacher"
+        ):
             raise InputError(
                 "SNES: rademacher directions all have the same squares, which say nothing about "
-                "sigma; use gaussian ones."
+                "sigma; use gaussian ones (directions='gaussian', or factors='gaussian' of rank1)."
+            )
+        if self.directions == "rank1" and self.adapt == "parameter":
+            raise InputError(
+                "SNES: directions of rank one have one sigma for each tensor; say adapt='tensor'."
             )
 
     def sigmas(self, model: nn.Module) -> dict[str, Tensor]:
         """Each perturbed parameter's present sigma: one number, or one for each entry."""
         layout = Layout(model, self.perturb)
         scale = self._state_for(layout).exp() * self.sigma
+        ratios = self.sigma_ratios(layout)
         if self.adapt == "parameter":
-            return layout.split(scale)
-        return dict(zip(layout.parameters, scale, strict=True))
+            return layout.split(scale * layout.spread(ratios))
+        return dict(zip(layout.parameters, scale * scale.new_tensor(ratios), strict=True))
 
     def state_dict(self) -> dict[str, Any]:
         """What NES keeps, and the logarithms of every sigma over the first one."""
@@ -130,34 +137,37 @@ class SNES(NES):
         assert self._log_scale is not None
         return [*super()._captured(), self.adapt, self._log_scale.data_ptr()]
 
-    def _scale(self, dtype: torch.dtype) -> Float[Tensor, " size"]:
-        """Every entry's sigma over the first one."""
-        assert self._log_scale is not None
-        scale = self._log_scale.exp().to(dtype)
-        if self.adapt == "parameter":
-            return scale
-        return torch.cat([one.expand(n) for one, n in zip(scale, self._sizes, strict=True)])
-
-    def _fill(self, flat: Tensor, first_pair: int, noise: Noise) -> None:
-        super()._fill(flat, first_pair, noise)
-        flat.mul_(self._scale(flat.dtype))
+    def law(self, layout: Layout) -> Directions:
+        """What a row of random numbers stands for, with the present sigmas."""
+        state = self._state_for(layout) if self._log_scale is None else self._log_scale
+        scale, ratios = state.exp().to(layout.dtype), self.sigma_ratios(layout)
+        if self.directions == "rank1":
+            sigmas = [self.sigma * r * one for r, one in zip(ratios, scale, strict=True)]
+            return RankOneDirections(layout, self.factors, sigmas)
+        if self.adapt == "tensor":
+            sizes = [parameter.numel() for parameter in layout.parameters.values()]
+            scale = torch.cat([one.expand(n) for one, n in zip(scale, sizes, strict=True)])
+        if self.sigma_rule != "constant":
+            scale = scale * layout.spread(ratios)
+        return FullDirections(layout, self.directions, self.sigma, scale)
 
     def _weigh(self, losses: Tensor, dtype: torch.dtype) -> tuple[Tensor, Stats]:
         weights, stats = super()._weigh(losses, dtype)
         sums = pair_sums(losses, mirrored=self.mirrored, shaping=self.shaping, dtype=dtype)
         return torch.stack([weights, sums]), stats
 
-    def _sums(self, weights: Tensor, flat: Float[Tensor, "pairs size"]) -> Tensor:
-        return torch.stack([weights[0] @ flat, weights[1] @ flat.square_()])
+    def _sums(self, law: Directions, weights: Tensor, flat: Tensor) -> Tensor:
+        return torch.cat([law.sums(weights[0], flat), law.squares(weights[1], flat)])
 
-    def _gradient(self, sums: Tensor, weights: Tensor, stats: Stats) -> Tensor:
-        # Both rows are due the same division: s / sigma = direction / sigma^2, and s^2.
-        both = super()._gradient(sums.div_(self._scale(sums.dtype).square()), weights, stats)
-        slope = both[1] - weights[1].sum()
-        if self.adapt == "tensor":
+    def _gradient(self, law: Directions, sums: Tensor, weights: Tensor, stats: Stats) -> Tensor:
+        gradient, squares = sums.split([sum(self._sizes), len(sums) - sum(self._sizes)])
+        slope = law.finish_squares(squares) - weights[1].sum()
+        if isinstance(law, RankOneDirections):
+            slope = slope / law.square_gain()
+        elif self.adapt == "tensor":
             slope = torch.stack([piece.mean() for piece in slope.split(self._sizes)])
         stats["slope"] = slope
-        return both[0]
+        return law.finish(gradient)
 
     def _adapt(self, stats: Stats) -> None:
         assert self._log_scale is not None

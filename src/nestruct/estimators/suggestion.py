@@ -29,12 +29,13 @@ from nestruct.data import batch_size, select_rows
 from nestruct.errors import InputError, NestructError
 from nestruct.estimators.base import Estimator, options_of
 from nestruct.estimators.nes import NES
+from nestruct.estimators.pair_examples import pair_examples
 from nestruct.estimators.score_nes import ScoreNES
+from nestruct.estimators.snes import SNES
 from nestruct.models import StructuredModel
 from nestruct.models.compiled import unwrap
 from nestruct.noise import Noise, derive_seed, forked_generators
 from nestruct.population import Layout, Population, evaluate_members
-from nestruct.population.directions import fill_directions
 from nestruct.population.evaluate import sample_members
 from nestruct.structures import nan_rows
 
@@ -66,6 +67,8 @@ class Suggestion:
             sigma; None where the model has no structure that can be seen.
         spread: The standard deviation of the losses: of members, or of samples and examples.
         cosine: Between one estimate and the gradient of the batch, with the suggested sigma.
+        pair_batch_size: For NES: how many examples a mirrored pair should see where pairs have
+            examples of their own; None for other estimators.
     """
 
     sigma: float | None
@@ -75,6 +78,7 @@ class Suggestion:
     differ: float | None
     spread: float
     cosine: float
+    pair_batch_size: int | None = None
 
     @property
     def lr_range(self) -> tuple[float, float]:
@@ -115,9 +119,9 @@ def suggest(model: nn.Module, estimator: Estimator, batch: Any, *, seed: int = 0
         fresh = _afresh(estimator)
         fresh.prepare(model, batch, seed=seed)
         rows = torch.arange(min(_EXAMPLES, examples), device=layout.device)
-        seen = _Structures(model, layout, select_rows(batch, rows), Noise(seed=seed))
+        seen = _Structures(model, layout, select_rows(batch, rows), Noise(seed=seed), fresh)
         weight = float(torch.cat([p.abs().flatten() for p in layout.centre().values()]).mean())
-        sigma, differ = None, seen.of_samples
+        sigma, differ, own = None, seen.of_samples, None
         if isinstance(estimator, NES):
             sigma = _tame(seen, seen.crossing(seen.of_members) or weight or 1.0)
             differ, weight = seen.of_members, max(weight, sigma)  # within sigma it is all one
@@ -127,6 +131,8 @@ def suggest(model: nn.Module, estimator: Estimator, batch: Any, *, seed: int = 0
         if sigma is not None:
             sigma = _round(sigma)
             fresh = _afresh(estimator, sigma=sigma)
+        if isinstance(fresh, NES) and fresh.mirrored and not isinstance(fresh, SNES):
+            own = pair_examples(fresh, model, layout, batch, seed)
         # Where all weights are zero, their scale is that at which structures change.
         weight = weight or seen.crossing(seen.of_members) or 1.0
         signal = _Signal(fresh, model, layout, batch, seed)
@@ -139,6 +145,7 @@ def suggest(model: nn.Module, estimator: Estimator, batch: Any, *, seed: int = 0
         differ=share,
         spread=signal.spread,
         cosine=signal.cosine,
+        pair_batch_size=own,
     )
     return dataclasses.replace(found, text=_text(found, estimator, seen, signal, weight))
 
@@ -146,7 +153,11 @@ def suggest(model: nn.Module, estimator: Estimator, batch: Any, *, seed: int = 0
 class _Structures:
     """How much structures differ, on some examples and with some directions, at any sigma."""
 
-    def __init__(self, model: Any, layout: Layout, batch: Any, noise: Noise) -> None:
+    def __init__(
+        self, model: Any, layout: Layout, batch: Any, noise: Noise, estimator: Estimator
+    ) -> None:
+        # Directions are NES's own, whose layers may have sigmas of their own.
+        self.nes = estimator if isinstance(estimator, NES) else NES(sigma=1.0, population_size=2)
         self.model, self.layout, self.batch, self.noise = model, layout, batch, noise
         self.streams = noise.replace(stream=torch.arange(_PAIRS, device=layout.device)[:, None])
         # In which share of their parts two structures of pure noise differ; 0 without structures.
@@ -192,12 +203,11 @@ class _Structures:
 
     def population(self, sigma: float) -> Population:
         """A few mirrored pairs: the same directions, whatever sigma."""
-        centre = self.layout.centre()
-        flat = torch.empty(
-            _PAIRS, self.layout.size, dtype=self.layout.dtype, device=self.layout.device
-        )
-        fill_directions(flat, 0, seed=self.noise.seed, step=0, sigma=sigma, kind="gaussian")
-        return Population(centre, self.layout.split(flat), True)
+        layout = self.layout
+        law = dataclasses.replace(self.nes, sigma=sigma).law(layout)
+        flat = torch.empty(_PAIRS, law.width, dtype=layout.dtype, device=layout.device)
+        law.fill(flat, 0, self.noise.replace(step=0))
+        return law.population(flat, True)
 
     def _of_scores(self, centre: Tensor, sigma: float) -> float:
         move = sigma * self.streams.normal(self.scores)
@@ -338,6 +348,11 @@ def _text(
     )
     if found.sigma is None and apart:
         lines.append(apart)
+    if found.pair_batch_size is not None:
+        lines.append(
+            f"For minibatch='per_pair': pair_batch_size {found.pair_batch_size}; with so many "
+            "examples a pair's slope owes as much to its examples as to its direction."
+        )
     lines.append(f"Losses: {signal.loss:.4g} on average, with a spread of {found.spread:.3g}.")
     return "\n".join(map(str.rstrip, lines))
 

@@ -1,17 +1,19 @@
 """Random directions in parameter space, each drawn from (seed, step, pair) alone.
 
-On the CPU rows are filled from a thread pool, Gaussian float32 by a kernel of our own, anything
-else by one torch generator per pair. On CUDA one counter-based kernel (Philox, Triton) fills all.
+On the CPU rows are filled by a kernel of our own on all threads; Gaussian numbers that are not
+single precision come from one torch generator per pair. On CUDA one counter-based kernel (Philox,
+Triton) fills all.
 """
 
 import numpy as np
 import torch
 from jaxtyping import Float
+from numpy.typing import NDArray
 from torch import Tensor
 
-from nestruct.kernels import thread_pool
-from nestruct.noise import derive_seed
-from nestruct.population.gaussian import fill_gaussian
+from nestruct.kernels import spread_rows
+from nestruct.noise import FIRST, GOLDEN, SECOND, derive_key
+from nestruct.population.gaussian import fill_rows
 
 
 def fill_directions(
@@ -38,25 +40,37 @@ def fill_directions(
 
         fill_directions_cuda(out, first_pair, seed, step, sigma, kind)
         return
-    draw = _gaussian if kind == "gaussian" else _rademacher
-    seeds = [derive_seed(seed, int(step), first_pair + row) for row in range(len(out))]
-    threads = torch.get_num_threads()
-    if threads == 1 or out.numel() < 1 << 14:
-        for row, row_seed in zip(out, seeds, strict=True):
-            draw(row, row_seed, sigma)
-    else:
-        for _ in thread_pool(threads).map(draw, out, seeds, [sigma] * len(out)):
-            pass
-
-
-def _gaussian(row: Tensor, seed: int, sigma: float) -> None:
-    if row.dtype != torch.float32:
-        row.normal_(std=sigma, generator=torch.Generator().manual_seed(seed))
+    if kind == "gaussian" and out.dtype != torch.float32:
+        for row, row_seed in zip(out, _seeds(seed, step, first_pair, len(out)), strict=True):
+            row.normal_(std=sigma, generator=torch.Generator().manual_seed(int(row_seed)))
         return
-    keys = (derive_seed(seed), derive_seed(seed, 1))
-    words = (keys[0] & 0xFFFFFFFF, keys[0] >> 31, keys[1] & 0xFFFFFFFF)
-    fill_gaussian(row.numpy(), *map(np.uint32, words), np.float32(sigma))
+    keys = _keys(_seeds(seed, step, first_pair, len(out)))
+    rows, deviation = out.numpy(), out.numpy().dtype.type(sigma)
+
+    def fill(part: slice) -> None:
+        fill_rows(rows[part], keys[part], deviation, kind == "gaussian")
+
+    spread_rows(fill, len(out), out.numel())
 
 
-def _rademacher(row: Tensor, seed: int, sigma: float) -> None:
-    row.bernoulli_(0.5, generator=torch.Generator().manual_seed(seed)).sub_(0.5).mul_(2 * sigma)
+def _seeds(seed: int, step: int | Tensor, first_pair: int, count: int) -> NDArray[np.uint64]:
+    """``derive_seed(seed, step, pair)`` of each pair."""
+    pairs = np.arange(first_pair, first_pair + count, dtype=np.uint64)
+    return _derive(derive_key(seed, int(step)), pairs) >> np.uint64(1)
+
+
+def _keys(seeds: NDArray[np.uint64]) -> NDArray[np.uint32]:
+    """96 bits for each row."""
+    first = _derive(0, seeds)
+    low = first >> np.uint64(1)
+    high = _derive(first, np.ones_like(seeds)) >> np.uint64(1)
+    words = (low & np.uint64(0xFFFFFFFF), low >> np.uint64(31), high & np.uint64(0xFFFFFFFF))
+    return np.stack(words, 1).astype(np.uint32)
+
+
+def _derive(key: int | NDArray[np.uint64], values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """`derive_key` with one more value, for many values at once."""
+    x = np.asarray(key, np.uint64) + np.uint64(GOLDEN) * (values + np.uint64(1))
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(FIRST)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(SECOND)
+    return x ^ (x >> np.uint64(31))

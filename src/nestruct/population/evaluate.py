@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 
 from nestruct.data import batch_size, select_rows
 from nestruct.errors import InputError
@@ -14,12 +15,10 @@ from nestruct.members import Population
 from nestruct.models.compiled import uncompiled
 from nestruct.models.hooks import HasCapturable, HasPopulationLosses
 from nestruct.noise import Noise, derive_seed, forked_generators
+from nestruct.population.perturbed import PerturbedWeight, plain_recurrence
+from nestruct.population.recurrent import CannotVmapError
 from nestruct.population.savings import categorical_losses
 from nestruct.structures import nan_rows
-
-
-class CannotVmapError(InputError):
-    """A model holds a layer that cannot be vmapped, and no ``population_losses`` of its own."""
 
 
 class _Loss(nn.Module):
@@ -66,11 +65,11 @@ def evaluate_members(
     """
     streams = [noise.replace(stream=stream) for stream in range(num_samples)]
     with torch.no_grad(), nan_rows():
-        if mode == "vmap" and rows is None:
-            losses = _with_savings(model, population, batch, streams, member_noise)
+        if mode == "vmap":
+            losses = _with_savings(model, population, batch, streams, member_noise, rows)
             if losses is not None:
                 return losses
-        if mode == "vmap" and needs_loop(model):
+        if mode == "vmap" and needs_loop(model) and not population.factors:
             raise CannotVmapError("nn.LSTM, nn.GRU and nn.RNN cannot be vmapped: say mode='loop'.")
         run = _vmapped if mode == "vmap" else _looped
         return run(
@@ -150,6 +149,7 @@ def _with_savings(
     batch: Any,
     streams: list[Noise],
     member_noise: Tensor | None,
+    rows: Tensor | None,
 ) -> Tensor | None:
     """Losses by the model's own ``population_losses``, or by savings of ours; None without."""
     results = []
@@ -157,12 +157,15 @@ def _with_savings(
         if member_noise is not None:
             noise = noise.replace(pair=member_noise)
         if isinstance(model, HasPopulationLosses):
-            losses = model.population_losses(population, batch, noise)
+            if rows is not None:
+                return None
+            losses = model.population_losses(population.full(), batch, noise)
         else:
-            losses = categorical_losses(model, population, batch, noise)
+            losses = categorical_losses(model, population, batch, noise, rows)
         if losses is None or losses is NotImplemented:
             return None
-        expected = (population.num_members, batch_size(batch))
+        each = batch_size(batch) if rows is None else rows.shape[1]
+        expected = (population.num_members, each)
         if tuple(losses.shape) != expected:
             raise InputError(
                 f"population_losses must give [members, batch], {expected}; got "
@@ -201,23 +204,35 @@ def _vmapped(loss, model, population, noise, member_noise, rows) -> Tensor:
         members = population.num_members
         for name, buffer in model.named_buffers():
             state[name] = buffer.expand(members, *buffer.shape).clone()
+    factors = population.member_factors()
+
+    def member(state: dict[str, Tensor], factors: dict[str, Any], pair: Any, rows: Any) -> Tensor:
+        weights = {
+            name: PerturbedWeight.make(population.centre[name], left, right, name)
+            for name, (left, right) in factors.items()
+        }
+        return loss(state | weights, pair, rows)
+
     dims = (
         dict.fromkeys(state, 0),
+        dict.fromkeys(factors, 0),
         None if member_noise is None else 0,
         None if rows is None else 0,
     )
-    with fixed_dropout(model, noise), uncompiled(model):
-        return torch.func.vmap(loss, in_dims=dims, randomness="same")(state, member_noise, rows)
+    has_cells = any(isinstance(m, nn.RNNBase | nn.RNNCellBase) for m in model.modules())
+    with (
+        fixed_dropout(model, noise),
+        uncompiled(model),
+        plain_recurrence(bool(factors) and has_cells),
+    ):
+        run = torch.func.vmap(member, in_dims=dims, randomness="same")
+        return run(state, factors, member_noise, rows)
 
 
 def _looped(loss, model, population, noise, member_noise, rows) -> Tensor:
     losses = []
     for member in range(population.num_members):
-        pair, sign = member % population.num_pairs, 1 if member < population.num_pairs else -1
-        state = {
-            name: population.centre[name] + sign * direction[pair]
-            for name, direction in population.directions.items()
-        }
+        state = population.member(member)
         if is_training(model):
             state |= {name: buffer.clone() for name, buffer in model.named_buffers()}
         with fixed_dropout(model, noise):
@@ -240,6 +255,18 @@ def fixed_dropout(model: nn.Module, noise: Noise):
     with forked_generators(next(model.parameters()).device):
         torch.manual_seed(derive_seed(noise.seed, noise.step))
         yield
+
+
+def changes_buffers_in_place(model: nn.Module) -> bool:
+    """True if only torch's normalisation layers hold buffers: they change them in place."""
+    return all(isinstance(module, _NormBase) for module in model.modules() if module._buffers)
+
+
+def update_buffers(model: Any, batch: Any, noise: Noise) -> None:
+    """One forward at the centre, so that running statistics follow it."""
+    if list(model.buffers()) and is_training(model):
+        with torch.no_grad(), nan_rows(), fixed_dropout(model, noise):
+            model.loss(batch, noise)
 
 
 def _check_losses(losses: Any, examples: int) -> None:

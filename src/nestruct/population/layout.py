@@ -1,5 +1,7 @@
 """Which parameters of a model are perturbed, and where each lies in a flat direction."""
 
+import functools
+import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -32,6 +34,7 @@ class Layout:
                 )
         self.dtype, self.device = first.dtype, first.device
         self.size = sum(parameter.numel() for parameter in self.parameters.values())
+        self.fan_ins = [_fan_in(model, name, p) for name, p in self.parameters.items()]
 
     def split(self, flat: Float[Tensor, "*pairs size"]) -> dict[str, Tensor]:
         """Views of a flat direction (or several) by parameter name."""
@@ -41,6 +44,12 @@ class Layout:
             name: piece.unflatten(-1, parameter.shape) if parameter.dim() else piece[..., 0]
             for (name, parameter), piece in zip(self.parameters.items(), pieces, strict=True)
         }
+
+    def spread(self, values: list[float]) -> Float[Tensor, " size"]:
+        """A flat vector of one number for each parameter tensor, repeated over its entries."""
+        make = functools.partial(torch.full, dtype=self.dtype, device=self.device)
+        sizes = [parameter.numel() for parameter in self.parameters.values()]
+        return torch.cat([make((n,), each) for n, each in zip(sizes, values, strict=True)])
 
     def addresses(self, modules: list[nn.Module]) -> list[Any]:
         """What a captured step reads in place: which tensors where, and which modules train."""
@@ -73,6 +82,16 @@ def _choose(model: nn.Module, chosen: Filter) -> dict[str, nn.Parameter]:
             f"{', '.join(list(everything)[:8])}{', ...' if len(everything) > 8 else ''}."
         )
     return {name: everything[name] for name in everything if name in names}
+
+
+def _fan_in(model: nn.Module, name: str, parameter: Tensor) -> int:
+    """How many inputs an output of this parameter adds up: 1 for biases, gains and tables."""
+    module = model.get_submodule(name.rpartition(".")[0])
+    if parameter.dim() < 2 or isinstance(module, nn.Embedding | nn.EmbeddingBag):
+        return 1
+    if isinstance(module, nn.modules.conv._ConvTransposeNd):
+        return parameter.shape[0] * math.prod(parameter.shape[2:]) // module.groups
+    return math.prod(parameter.shape[1:])
 
 
 def like(parameter: Tensor, gradient: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ from nestruct.population.evaluate import CannotVmapError, needs_loop
 from nestruct.population.layout import Layout
 
 _CLEARLY_FASTER = 0.6  # of the other's time
+_OWN_TERMS = 3  # times a layer's output: the shared product, the member's own terms, their sum
 
 
 @dataclass
@@ -41,6 +42,8 @@ def fit_memory(
     seen: Any,
     noise: Noise,
     *,
+    width: int,
+    factored: bool,
     is_shared: bool,
     num_pairs: int,
     mirrored: bool,
@@ -54,6 +57,8 @@ def fit_memory(
         layout: The parameters that are perturbed.
         seen: The examples that one member sees.
         noise: Any, for one evaluation at the centre.
+        width: How many numbers are drawn for a direction.
+        factored: Whether members never form their weights.
         is_shared: Whether all members see these examples: a model may then know what it takes.
         num_pairs: Directions.
         mirrored: Whether each stands for two members.
@@ -70,13 +75,20 @@ def fit_memory(
             activations = model.member_bytes(seen)
         if activations is None:
             activations = budget.activation_bytes(model, seen, noise)
-        chunk = budget.pairs_within(room, layout.size, element, activations, mirrored)
-    keep = budget.keeps_directions(room, num_pairs, layout.size, element)
+        if factored:
+            activations *= _OWN_TERMS
+        size = width if factored else layout.size
+        chunk = budget.pairs_within(room, size, element, activations, mirrored)
+    keep = budget.keeps_directions(room, num_pairs, width, element)
     return EvaluationPlan("auto", min(chunk, num_pairs), keep, layout.size)
 
 
 def choose_mode(
-    model: nn.Module, device: torch.device, pairs: int, trial: Callable[[str], None]
+    model: nn.Module,
+    device: torch.device,
+    pairs: int,
+    trial: Callable[[str], None],
+    factored: bool,
 ) -> tuple[str, str]:
     """``vmap`` or ``loop``, and why: where both are possible, the faster one.
 
@@ -85,6 +97,7 @@ def choose_mode(
         device: Where.
         pairs: How many of them ``trial(mode)`` evaluates.
         trial: Evaluates a few pairs in a mode.
+        factored: Whether directions are of rank one: recurrent layers are then vmapped too.
     """
     recurrent = needs_loop(model)
     if device.type != "cpu" and not recurrent:
@@ -104,7 +117,7 @@ def choose_mode(
             if mode == "loop":
                 raise
             return "loop", f"it cannot be vmapped: {first_line(error)}"
-        if recurrent:
+        if recurrent and not factored:
             return "vmap", "by its own population_losses"
     # Near a tie always the same: a run repeated on the same machine then does the same.
     mode = "loop" if spent["loop"] < _CLEARLY_FASTER * spent["vmap"] else "vmap"

@@ -1,11 +1,9 @@
 """Exact savings of a population: what members share is computed once.
 
-`sequential`: a linear layer of a mirrored pair is ``x W + s x E`` with s = +-1, so a shared input
-needs ``x W`` once and ``x E`` once per pair. `categorical_losses`: with a Categorical structure a
-decoder sees only K distinct inputs, whatever the batch.
+With a Categorical structure a decoder sees only K distinct inputs, whatever the batch; see
+`nestruct.population.layers` for the rest.
 """
 
-import functools
 from typing import Any
 
 import torch
@@ -15,6 +13,7 @@ from nestruct.members import Population
 from nestruct.models import StructuredVAE
 from nestruct.models.structured import overrides_nothing
 from nestruct.noise import Noise
+from nestruct.population.layers import has_kernels, member_products, own_terms, sequential
 from nestruct.structures import Categorical
 from nestruct.structures.solvers import count_solved
 
@@ -30,11 +29,21 @@ _SAVED_LAYERS = {
 
 
 def categorical_losses(
-    model: nn.Module, population: Population, batch: Any, noise: Noise
+    model: nn.Module, population: Population, batch: Any, noise: Noise, rows: Tensor | None = None
 ) -> Tensor | None:
-    """``[members, batch]`` of a `StructuredVAE` over one category; None where that is not it."""
+    """``[members, batch]`` of a `StructuredVAE` over one category; None where that is not it.
+
+    Args:
+        model: Any model.
+        population: The members.
+        batch: All examples.
+        noise: What the structure's noise is drawn from.
+        rows: Each member's own examples; all examples when None.
+    """
     if not isinstance(model, StructuredVAE) or not _has_savings(model, batch):
         return None
+    if rows is not None:
+        return _of_own_examples(model, population, batch, noise, rows)
     structure: Any = model.structure
     scores = sequential(population, model.encoder, "encoder.", batch)  # type: ignore[arg-type]
     if scores.dim() != 3:  # several categories per example
@@ -64,6 +73,57 @@ def categorical_losses(
     return kl - torch.where(best.isfinite(), log_likelihood, torch.nan)
 
 
+def _of_own_examples(
+    model: StructuredVAE, population: Population, batch: Tensor, noise: Noise, rows: Tensor
+) -> Tensor | None:
+    """``[members, examples]`` where directions are of rank one; None where that is not it."""
+    structure: Any = model.structure
+    if not population.factors:
+        return None
+    scores = sequential(population, model.encoder, "encoder.", batch, rows)  # type: ignore[arg-type]
+    if scores.dim() != 3:
+        return None
+    if isinstance(noise.pair, Tensor):
+        own = lambda pair, row: noise.replace(pair=pair, example=row).gumbel(scores[0])  # noqa: E731
+        draws = torch.func.vmap(own)(noise.pair, rows)
+    else:  # the same for all that see an example
+        draws = noise.gumbel(scores.new_empty(len(batch), scores.shape[-1]))[rows]
+    best, choice = (scores + draws).max(-1)
+    count_solved(choice.numel())
+    classes = torch.eye(structure.num_classes, dtype=scores.dtype, device=scores.device)
+    log_likelihood = _log_likelihood(model, population, batch, rows, classes, choice)
+    if log_likelihood is None:
+        return None
+    kl = model.divergence(scores.flatten(0, 1), batch).view(rows.shape)
+    return kl - torch.where(best.isfinite(), log_likelihood, torch.nan)
+
+
+def _log_likelihood(
+    model: StructuredVAE,
+    population: Population,
+    batch: Tensor,
+    rows: Tensor,
+    classes: Tensor,
+    choice: Tensor,
+) -> Tensor | None:
+    """``[members, examples]``; on a GPU logits are never written to memory."""
+    decoder: Any = model.decoder
+    last, prefix = decoder[-1], f"decoder.{list(decoder._modules)[-1]}."
+    is_plain = model.likelihood == "bernoulli" and model.bound is None
+    fits = isinstance(last, nn.Linear) and f"{prefix}weight" in population.factors
+    if is_plain and fits and len(decoder) > 1 and batch.dim() == 2 and has_kernels(batch):
+        from nestruct.population.savings_cuda import bernoulli
+
+        hidden = sequential(population, decoder[:-1], "decoder.", classes, choice)
+        inner = member_products(population, hidden, population.factors[f"{prefix}weight"].right)
+        return bernoulli(hidden, last, *own_terms(population, prefix, inner), batch, rows)
+    parameters = sequential(population, decoder, "decoder.", classes, choice)
+    if parameters.shape[2:] != batch.shape[1:]:
+        return None  # the model itself refuses it in a sentence
+    x = batch[rows].flatten(0, 1)
+    return model.log_likelihood(parameters.flatten(0, 1), x).view(rows.shape)
+
+
 def _has_savings(model: StructuredVAE, batch: Any) -> bool:
     """Whether this is exactly the model that the savings are derived for."""
     if not overrides_nothing(model, StructuredVAE, "log_likelihood"):
@@ -82,47 +142,3 @@ def _has_savings(model: StructuredVAE, batch: Any) -> bool:
         return False
     shared = len(list(model.named_parameters(remove_duplicate=False)))
     return shared == len(list(model.parameters()))
-
-
-@torch.no_grad()
-def sequential(population: Population, layers: nn.Sequential, prefix: str, x: Tensor) -> Tensor:
-    """``[members, ...]``: what every member's layers make of one shared input.
-
-    A linear layer never forms its members' weights.
-    """
-    mapped = False  # whether x has an axis of members by now
-    for name, layer in layers._modules.items():  # named_children leaves out repeated layers
-        assert layer is not None
-        inner = f"{prefix}{name}."
-        perturbed = any(key.startswith(inner) for key in population.directions)
-        if perturbed and isinstance(layer, nn.Linear):
-            x = _linear(population, layer, inner, x, mapped)
-        elif perturbed:
-            dims = (0, 0 if mapped else None)
-            call = functools.partial(torch.func.functional_call, layer)
-            x = torch.func.vmap(call, in_dims=dims)(population.parameters(inner), x)
-        else:
-            x = torch.func.vmap(layer)(x) if mapped else layer(x)
-        mapped = mapped or perturbed
-    return x if mapped else x.expand(population.num_members, *x.shape)
-
-
-def _linear(
-    population: Population, layer: nn.Linear, prefix: str, x: Tensor, mapped: bool
-) -> Tensor:
-    base = layer(x)
-    rows = x.flatten(1, -2) if mapped else x.flatten(0, -2)
-    if mapped and population.mirrored:
-        rows = torch.cat(rows.chunk(2), 1)  # both members of a pair side by side
-    weight, bias = (population.directions.get(prefix + name) for name in ("weight", "bias"))
-    move = rows.new_zeros(()) if weight is None else rows @ weight.mT
-    if bias is not None:
-        move = move + bias[:, None]
-    move = move.expand(population.num_pairs, rows.shape[-2], -1)
-    if mapped and population.mirrored:
-        plus, minus = move.chunk(2, 1)
-        first, second = base.flatten(1, -2).chunk(2)
-        first.add_(plus)
-        second.sub_(minus)
-        return base
-    return population.mirror(base, move.reshape(population.num_pairs, *x.shape[mapped:-1], -1))
