@@ -87,7 +87,10 @@ def test_installed_packages_are_listed_without_being_imported(folder, monkeypatc
     ("words", "message"),
     [
         (["estimators", "NVLI"], "did you mean 'NVIL'? `nestruct list estimators` shows all;"),
-        (["datasets", "zzz"], "there are: grammar, graph-layout, images, patterns, treebanks."),
+        (
+            ["datasets", "zzz"],
+            "there are: grammar, graph-layout, images, listops, patterns, treebanks.",
+        ),
         (["models", "os:system"], "The model 'os:system' is not a torch module"),
     ],
 )

@@ -9,6 +9,7 @@ from nestruct.data.domains import LANGUAGES, TREEBANKS, Treebanks
 from nestruct.data.grammar import Grammar
 from nestruct.data.graph_layout import GraphLayout
 from nestruct.data.images import Images
+from nestruct.data.listops import ListOps
 from nestruct.data.patterns import Patterns
 from nestruct.data.treebank import Reader
 
@@ -89,6 +90,11 @@ CATALOGUE = {
         "first steps: generated sentences with their trees",
         lambda: "400 + 100 + 200 sentences, anew each time",
         make=lambda: Grammar().splits(),
+    ),
+    "listops": DataSource(
+        "ListOps: nested lists of digits, with their values and trees",
+        lambda: "100,000 + 10,000 + 10,000 expressions, anew each time",
+        make=lambda: ListOps().splits(),
     ),
     "fashion-mnist": _images("fashion-mnist", "Table 3 and the paper's appendix"),
     "kmnist": _images("kmnist", "the paper's appendix"),

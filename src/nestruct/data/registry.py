@@ -7,12 +7,14 @@ from nestruct.data.domains import Treebanks
 from nestruct.data.grammar import Grammar
 from nestruct.data.graph_layout import GraphLayout
 from nestruct.data.images import Images
+from nestruct.data.listops import ListOps
 from nestruct.data.patterns import Patterns
 
 DATASETS: dict[str, type] = {
     "grammar": Grammar,
     "graph-layout": GraphLayout,
     "images": Images,
+    "listops": ListOps,
     "patterns": Patterns,
     "treebanks": Treebanks,
 }
