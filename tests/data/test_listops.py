@@ -122,6 +122,19 @@ def test_true_trees_are_projective_arborescences_below_the_first_token(splits):
     assert batch.z[0, batch.heads[0, 3], 3] == 1
 
 
+def test_trees_without_learning(splits):
+    batch = splits["validation"]
+    found = ListOps(**SMALL).baselines(batch)
+    first, nearest = found["all below the first token"], found["below the nearest operator"]
+    for row, words in enumerate(words_of(batch)):
+        for place in range(1, len(words)):
+            assert first[row, 0, place] == 1
+            before = [k for k in range(place) if words[k].startswith("[")]
+            assert nearest[row, before[-1], place] == 1
+    for z in found.values():
+        assert torch.equal(z.sum((1, 2)).long(), batch.lengths - 1)
+
+
 def test_what_is_drawn_are_the_tokens(splits):
     batch = nestruct.select_rows(splits["test"], torch.arange(3))
     drawn = ListOps(**SMALL).drawing(batch)

@@ -138,6 +138,18 @@ class ListOps:
         words = [[TOKENS[number] for number in row[:length]] for row, length in rows]
         return {"roots": [each[0] for each in words], "words": [each[1:] for each in words]}
 
+    def baselines(self, batch: Expressions) -> dict[str, Float[Tensor, "examples tokens tokens"]]:
+        """Trees found without learning, by name: what a learned one should be compared with.
+
+        Every token below the first; every token below the nearest operator before it, closed or
+        not.
+        """
+        place = torch.arange(batch.tokens.shape[1], device=batch.tokens.device)
+        opens = (batch.tokens >= _NUM_DIGITS) & (batch.tokens != _CLOSE)
+        nearest = torch.where(opens, place, 0).cummax(1).values.roll(1, 1)
+        heads = {"all below the first token": nearest * 0, "below the nearest operator": nearest}
+        return {name: dataclasses.replace(batch, heads=own).z for name, own in heads.items()}
+
     def _draw(self, count: int) -> dict[str, np.ndarray]:
         """The first so many different expressions of an endless series."""
         kept: dict[str, np.ndarray] | None = None
