@@ -82,6 +82,12 @@ def test_lengths_and_depths_reach_their_bounds_and_no_further():
     assert {count for found in parsed for count in found.operands} == set(range(2, 8))
 
 
+def test_bounds_that_are_out_of_reach_are_none():
+    deep = ListOps(max_length=30, max_depth=10**9, nesting=0.5, **SMALL)
+    words = words_of(deep.splits()["test"])
+    assert max(parse(each).depth for each in words) > 5
+
+
 def test_the_usual_lists_have_all_lengths_depths_and_values():
     batch = ListOps(**SMALL | {"num_train": 3000}).splits()["train"]
     assert set(batch.lengths.tolist()) == set(range(10, 51))
@@ -160,5 +166,7 @@ def test_mistakes_get_one_sentence(options, message):
 def test_more_than_there_are_is_refused():
     with pytest.raises(nestruct.InputError, match="0 different expressions of 40 to 50 tokens"):
         ListOps(min_length=40, max_depth=1, **SMALL).splits()
+    with pytest.raises(nestruct.InputError, match="take 800,000 GB, more than this machine has"):
+        ListOps(num_train=10**12).splits()
     with pytest.raises(nestruct.InputError, match="300 different expressions of 4 to 4 tokens"):
         ListOps(min_length=4, max_length=4, **SMALL).splits()

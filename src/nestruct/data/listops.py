@@ -7,6 +7,7 @@ our own, see `ListOps`; the published files are not read.
 """
 
 import dataclasses
+import itertools
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,7 @@ from torch import Tensor
 from nestruct.checks import check_count
 from nestruct.errors import InputError
 from nestruct.noise import derive_seed
+from nestruct.untrusted import memory
 
 OPERATORS = ("[MIN", "[MED", "[MAX")
 CLOSE = "]"
@@ -152,24 +154,35 @@ class ListOps:
 
     def _draw(self, count: int) -> dict[str, np.ndarray]:
         """The first so many different expressions of an endless series."""
-        kept: dict[str, np.ndarray] | None = None
-        chunk = 0
-        while kept is None or len(kept["lengths"]) < count:
-            before = 0 if kept is None else len(kept["lengths"])
+        size = 16 * count * self.max_length
+        if size > memory():
+            raise InputError(
+                f"ListOps: {count:,} expressions of {self.max_length:,} tokens take "
+                f"{size / 1e9:,.0f} GB, more than this machine has; say fewer."
+            )
+        pieces: list[dict[str, np.ndarray]] = []
+        total, known = 0, -1
+        for chunk in itertools.count():
             drawn = self._candidates(derive_seed(self.seed, chunk))
             fits = drawn["lengths"] >= self.min_length
-            new = {key: array[fits] for key, array in drawn.items()}
-            both = new if kept is None else {k: np.concatenate([kept[k], new[k]]) for k in new}
-            rows = np.ascontiguousarray(both["tokens"]).view(f"V{self.max_length}")[:, 0]
+            pieces.append({key: array[fits] for key, array in drawn.items()})
+            total += int(fits.sum())
+            if total < count and fits.any():
+                continue
+            every = {key: np.concatenate([piece[key] for piece in pieces]) for key in _FIELDS}
+            rows = np.ascontiguousarray(every["tokens"]).view(f"V{self.max_length}")[:, 0]
             first = np.sort(np.unique(rows, return_index=True)[1])
-            kept, chunk = {key: array[first] for key, array in both.items()}, chunk + 1
-            if len(first) == before:
-                raise InputError(
-                    f"ListOps: {before:,} different expressions of {self.min_length} to "
-                    f"{self.max_length} tokens were found, no more, and {count:,} are asked for; "
-                    "say fewer, or allow more lengths, depth or operands."
-                )
-        return {key: array[:count] for key, array in kept.items()}
+            if len(first) >= count:
+                return {key: array[first[:count]] for key, array in every.items()}
+            if len(first) == known or not fits.any():
+                break
+            pieces = [{key: array[first] for key, array in every.items()}]
+            total = known = len(first)
+        raise InputError(
+            f"ListOps: {len(first):,} different expressions of {self.min_length} to "
+            f"{self.max_length} tokens were found, no more, and {count:,} are asked for; say "
+            "fewer, or allow more lengths, depth or operands."
+        )
 
     def _candidates(self, seed: int) -> dict[str, np.ndarray]:
         """A chunk of expressions, token by token, all side by side; length 0: not finished."""
@@ -183,9 +196,9 @@ class ListOps:
         heads, lengths = np.zeros_like(tokens), np.zeros(_CHUNK, np.uint8)
         values = np.zeros(_CHUNK, np.uint8)
         # The open lists of each expression: operator, place, operands to come, counts of values.
-        size = (_CHUNK, self.max_depth)
+        size = (_CHUNK, min(self.max_depth, self.max_length))
         operator, place, left = (np.zeros(size, np.int64) for _ in range(3))
-        counts = np.zeros((*size, _NUM_DIGITS), np.int64)
+        counts = np.zeros((*size, _NUM_DIGITS), np.uint8)
         depth = np.zeros(_CHUNK, np.int64)  # open lists
         for now in range(self.max_length):
             live = np.flatnonzero(lengths == 0)
@@ -221,7 +234,7 @@ _FIELDS = tuple(field.name for field in dataclasses.fields(Expressions))
 
 def _value(operator: np.ndarray, counts: np.ndarray) -> np.ndarray:
     """What lists come to, from how often each digit is among their values."""
-    below = counts.cumsum(1)
+    below = counts.cumsum(1, dtype=np.int64)
     total = below[:, -1]
 
     def ranked(rank: np.ndarray) -> np.ndarray:
