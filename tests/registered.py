@@ -26,6 +26,13 @@ SMALL_DATA: dict[str, dict[str, Any]] = {
         "num_validation": 6,
         "num_test": 6,
     },
+    "listops": {
+        "min_length": 4,
+        "max_length": 9,
+        "num_train": 12,
+        "num_validation": 6,
+        "num_test": 6,
+    },
     "patterns": {"side": 5, "num_train": 12, "num_validation": 6, "num_test": 6},
 }
 # Those that are read from files: only where NESTRUCT_DATA has them.
@@ -35,6 +42,7 @@ FROM_FILES: dict[str, dict[str, Any]] = {
 }
 SMALL_MODELS: dict[str, dict[str, Any]] = {
     "categorical": {"hidden_size": 5},
+    "listops": {"hidden_size": 6, "num_rounds": 3},
     "parser": {
         "word_size": 4,
         "lstm_size": 6,

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from nestruct.models.parser.lstm import LSTM, flip_index
+from nestruct.models.lstm import LSTM, flip_index, read
 
 
 def packed(lstm: nn.LSTM, x, lengths):
@@ -44,6 +44,16 @@ def test_vmap_over_parameters():
     together = torch.func.vmap(call)(members)
     alone = torch.stack([call({n: p[k] for n, p in members.items()}) for k in range(3)])
     torch.testing.assert_close(together, alone)
+
+
+@pytest.mark.parametrize("both", [False, True])
+def test_several_side_by_side_are_each_alone(both):
+    torch.manual_seed(0)
+    lstms = [LSTM(3, 4, num_layers=2, bidirectional=both).double() for _ in range(3)]
+    x, lengths = torch.randn(2, 5, 3, dtype=torch.float64), torch.tensor([5, 2])
+    together, alone = read(lstms, x, lengths), [lstm(x, lengths) for lstm in lstms]
+    torch.testing.assert_close(together, alone)
+    assert not torch.equal(alone[0], alone[1])
 
 
 def test_reversal_is_its_own_inverse():

@@ -11,7 +11,7 @@ import pytest
 from nestruct.reports import read_groups, read_run, write_page
 from nestruct.reports.charts import scale, ticks
 from nestruct.reports.curves import charts, combine, looks
-from nestruct.reports.shapes import edge_nodes, nodes_of
+from nestruct.reports.shapes import draw_arcs, edge_nodes, nodes_of
 from nestruct.reports.trajectories import middle_run
 
 # The helpers that write run folders and read pages; mypy knows those files by other names.
@@ -70,6 +70,15 @@ def test_trees_are_drawn_beside_the_truth_where_the_particles_end(trained, tmp_p
         assert len(trails) == 9  # steps between ten records
         opacities = [float(trail.attributes["opacity"]) for trail in trails]
         assert opacities == sorted(opacities)
+
+
+def test_the_root_has_its_word_where_there_is_one():
+    marks = [([0, 1], "true"), ([0, 2], "true")]
+    drawing = {"words": [["5", "]"], ["7", "]"]]}
+    assert ">root</text>" in draw_arcs({"drawing": drawing}, 1, marks)
+    named = draw_arcs({"drawing": drawing | {"roots": ["[MIN", "[<b>"]}}, 1, marks)
+    assert ">[&lt;b&gt;</text>" in named
+    assert "root" not in named
 
 
 def test_subsets_of_pairs_are_edges_too(trained):

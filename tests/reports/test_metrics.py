@@ -40,7 +40,11 @@ def test_a_metric_is_one_line(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("name", "better", "percent"),
-    [("accuracy", "higher", True), ("recall_of_edges", "higher", True), ("kl", "lower", False)],
+    [
+        ("accuracy_of_tags", "higher", True),
+        ("recall_of_edges", "higher", True),
+        ("kl", "lower", False),
+    ],
 )
 def test_a_metric_that_is_not_known_is_judged_by_its_name(name, better, percent):
     assert name not in METRICS

@@ -14,6 +14,7 @@ from nestruct.data.domains import Treebanks
 from nestruct.data.grammar import Grammar
 from nestruct.data.graph_layout import GraphLayout
 from nestruct.data.images import Images
+from nestruct.data.listops import Expressions, ListOps
 from nestruct.data.minibatches import Minibatches, make_minibatches
 from nestruct.data.patterns import Patterns
 from nestruct.data.sentences import Buckets, Sentences, Vocabulary
@@ -23,9 +24,11 @@ from nestruct.data.sources import Loader, Pieces, Rows, read_data, read_whole
 __all__ = [
     "CATALOGUE",
     "Buckets",
+    "Expressions",
     "Grammar",
     "GraphLayout",
     "Images",
+    "ListOps",
     "Loader",
     "Minibatches",
     "Patterns",

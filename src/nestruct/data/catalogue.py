@@ -9,6 +9,7 @@ from nestruct.data.domains import LANGUAGES, TREEBANKS, Treebanks
 from nestruct.data.grammar import Grammar
 from nestruct.data.graph_layout import GraphLayout
 from nestruct.data.images import Images
+from nestruct.data.listops import ListOps
 from nestruct.data.patterns import Patterns
 from nestruct.data.shortest_path import ShortestPaths
 from nestruct.data.treebank import Reader
@@ -95,6 +96,11 @@ CATALOGUE = {
         "the scoreboard: grid paths whose costs follow from features",
         lambda: "100 + 1,000 + 1,000 examples, anew each time",
         make=lambda: ShortestPaths().splits(),
+    ),
+    "listops": DataSource(
+        "ListOps: nested lists of digits, with their values and trees",
+        lambda: "100,000 + 10,000 + 10,000 expressions, anew each time",
+        make=lambda: ListOps().splits(),
     ),
     "fashion-mnist": _images("fashion-mnist", "Table 3 and the paper's appendix"),
     "kmnist": _images("kmnist", "the paper's appendix"),

@@ -96,7 +96,7 @@ class HasDrawing(Protocol):
     """
 
     def drawing(self, batch: Any) -> dict[str, Any]:
-        """Plain JSON: ``words``, ``images`` or ``paths`` of each example."""
+        """Plain JSON: ``words`` (and ``roots``), ``images`` or ``paths`` of each example."""
         ...
 
 

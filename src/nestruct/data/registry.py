@@ -7,6 +7,7 @@ from nestruct.data.domains import Treebanks
 from nestruct.data.grammar import Grammar
 from nestruct.data.graph_layout import GraphLayout
 from nestruct.data.images import Images
+from nestruct.data.listops import ListOps
 from nestruct.data.patterns import Patterns
 from nestruct.data.shortest_path import ShortestPaths
 
@@ -14,6 +15,7 @@ DATASETS: dict[str, type] = {
     "grammar": Grammar,
     "graph-layout": GraphLayout,
     "images": Images,
+    "listops": ListOps,
     "patterns": Patterns,
     "shortest-path": ShortestPaths,
     "treebanks": Treebanks,

@@ -2,6 +2,7 @@
 
 from nestruct.models.appendix import AppendixVAE
 from nestruct.models.categorical import CategoricalVAE
+from nestruct.models.listops import ListOpsModel
 from nestruct.models.mlp import mlp
 from nestruct.models.parser import ParserVAE
 from nestruct.models.path_costs import PathCosts
@@ -12,6 +13,7 @@ from nestruct.models.vae import StructuredVAE
 __all__ = [
     "AppendixVAE",
     "CategoricalVAE",
+    "ListOpsModel",
     "ParserVAE",
     "PathCosts",
     "RelationalVAE",

@@ -6,6 +6,7 @@ from torch import nn
 
 from nestruct.models.appendix import AppendixVAE
 from nestruct.models.categorical import CategoricalVAE
+from nestruct.models.listops import ListOpsModel
 from nestruct.models.parser import ParserVAE
 from nestruct.models.path_costs import PathCosts
 from nestruct.models.relational import RelationalVAE
@@ -27,6 +28,7 @@ class RecipeModel:
 MODELS = {
     "categorical": RecipeModel(CategoricalVAE, given=("num_inputs",)),
     "categorical-appendix": RecipeModel(AppendixVAE, given=("num_inputs",)),
+    "listops": RecipeModel(ListOpsModel, given=("num_tokens", "num_values")),
     "parser": RecipeModel(ParserVAE, given=("vocabulary", "vectors")),
     "path-costs": RecipeModel(PathCosts, given=("num_features", "height", "width")),
     "relational": RecipeModel(RelationalVAE, given=("num_nodes", "num_times")),

@@ -177,7 +177,8 @@ def draw_arcs(scene: Record, example: int, marks: Marks) -> str:
     drawing = scene.get("drawing") or {}
     given = (drawing.get("words") or drawing.get("labels") or {example: None})[example]
     last = max([1, *(node for part, _ in marks for node in part)])
-    words = ["root", *(given or map(str, range(1, last + 1)))]
+    root = (drawing.get("roots") or {example: "root"})[example]
+    words = [str(root), *(given or map(str, range(1, last + 1)))]
     widths = [max(30, 7 * len(word) + 7) for word in words]
     xs = [sum(widths[:k]) + width / 2 for k, width in enumerate(widths)]
     heights = [10 + 13 * min(7, abs(head - dependent)) for (head, dependent), _ in marks]

@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from nestruct.kernels import jit, thread_pool
-from nestruct.models.parser.lstm import cell
+from nestruct.models.lstm import cell
 
 MAX_GRID = 1 << 28  # numbers of the grid of pairs that are computed at once
 

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from nestruct.models.parser.lstm import LSTM
+from nestruct.models.lstm import LSTM
 
 # Computed at once where nothing is differentiated: what a cache holds, and what a launch is worth.
 _MAX_LOGITS = {"cpu": 1 << 22, "cuda": 1 << 28}

@@ -17,8 +17,8 @@ from torch.nn.functional import embedding, embedding_bag, pad
 
 from nestruct.data import Sentences
 from nestruct.members import Population
+from nestruct.models.lstm import flip_index, lstm_names
 from nestruct.models.parser.kernels import MAX_GRID, has_triton, lstm_step, score_arcs
-from nestruct.models.parser.lstm import flip_index, lstm_names
 from nestruct.models.parser.networks import ArcParser, TreeLanguageModel
 from nestruct.noise import Noise
 from nestruct.objective import DIVERGENCES

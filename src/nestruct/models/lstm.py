@@ -4,6 +4,8 @@ torch's own cannot be vmapped, so a population would have to be evaluated member
 can, and it can be captured in a CUDA graph; on a CPU it is about as fast.
 """
 
+from collections.abc import Sequence
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -60,20 +62,37 @@ class LSTM(nn.Module):
             x: The inputs.
             lengths: Places of each sequence, from which the second direction starts.
         """
-        backwards = flip_index(lengths, x.shape[1])
-        for layer in range(self.num_layers):
-            gates, weights = [], []
-            for direction in range(self.num_directions):
-                w_ih, w_hh, b_ih, b_hh = (getattr(self, n) for n in lstm_names(layer, direction))
-                inputs = _take(x, backwards) if direction else x
+        return read([self], x, lengths)[0]
+
+
+def read(
+    lstms: Sequence[LSTM], x: Float[Tensor, "batch time _"], lengths: Int[Tensor, " batch"]
+) -> list[Float[Tensor, "batch time _"]]:
+    """What several LSTMs of the same sizes make of the same sequences, in one recurrence.
+
+    A recurrence costs its places, not the width of each: two LSTMs side by side take about as long
+    as one of them.
+    """
+    first = lstms[0]
+    backwards = flip_index(lengths, x.shape[1])
+    states = [x for _ in lstms]
+    for layer in range(first.num_layers):
+        gates, weights = [], []
+        for lstm, state in zip(lstms, states, strict=True):
+            for direction in range(first.num_directions):
+                w_ih, w_hh, b_ih, b_hh = (getattr(lstm, n) for n in lstm_names(layer, direction))
+                inputs = _take(state, backwards) if direction else state
                 gates.append(inputs @ w_ih.mT + (b_ih + b_hh))
                 weights.append(w_hh.mT)
-            outputs = recur(torch.stack(gates), torch.stack(weights))
-            parts = list(outputs.unbind(0))
-            if self.num_directions == 2:
-                parts[1] = _take(parts[1], backwards)
-            x = torch.cat(parts, -1)
-        return x
+        outputs = list(recur(torch.stack(gates), torch.stack(weights)).unbind(0))
+        if first.num_directions == 1:
+            states = outputs
+            continue
+        states = [
+            torch.cat([forward, _take(backward, backwards)], -1)
+            for forward, backward in zip(outputs[::2], outputs[1::2], strict=True)
+        ]
+    return states
 
 
 def lstm_names(layer: int, direction: int) -> list[str]:
