@@ -6,6 +6,7 @@ from nestruct.models.mlp import mlp
 from nestruct.models.parser import ParserVAE
 from nestruct.models.relational import RelationalVAE
 from nestruct.models.structured import StructuredModel, hard_structures
+from nestruct.models.subset_vae import SubsetVAE
 from nestruct.models.vae import StructuredVAE
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "RelationalVAE",
     "StructuredModel",
     "StructuredVAE",
+    "SubsetVAE",
     "hard_structures",
     "mlp",
 ]

@@ -8,6 +8,7 @@ from nestruct.models.appendix import AppendixVAE
 from nestruct.models.categorical import CategoricalVAE
 from nestruct.models.parser import ParserVAE
 from nestruct.models.relational import RelationalVAE
+from nestruct.models.subset_vae import SubsetVAE
 
 
 @dataclass(frozen=True)
@@ -28,4 +29,5 @@ MODELS = {
     "categorical-appendix": RecipeModel(AppendixVAE, given=("num_inputs",)),
     "parser": RecipeModel(ParserVAE, given=("vocabulary", "vectors")),
     "relational": RecipeModel(RelationalVAE, given=("num_nodes", "num_times")),
+    "subsets": RecipeModel(SubsetVAE, given=("num_inputs",)),
 }
