@@ -155,6 +155,30 @@ def test_every_row_of_table_1_has_the_same_protocol_and_both_columns():
     }
 
 
+def test_a_search_comes_before_the_seeds_that_it_decides_about(monkeypatch):
+    run = {"name": "a", "recipe": "table3-nes", "seconds": 9, "seeds": 2, "options": ["seed=3"]}
+    run |= {"search": ["optimizer.lr=0.1,0.2", "estimator.sigma=1,2"], "tiny": ["model.k=2"]}
+    tables = {"title": "Toy", "search_options": ["training.max_steps=1"], "search_seconds": 2}
+    module = sys.modules["nestruct.training.recipes.plan"]
+    monkeypatch.setattr(module, "_read", lambda name: tables | {"runs": [run]})
+    plan = read_plan("toy")
+    names = [f"search-a-{k}" for k in (1, 2, 3, 4)]
+    assert [(e.name, e.seed(n)) for e, n in plan.runs()] == [
+        *((name, 1000) for name in names), ("a", 0), ("a", 1)
+    ]  # fmt: skip
+    assert plan.overrides(plan.entries[2], tiny=False) == [
+        *("seed=3", "training.max_steps=1", "optimizer.lr=0.2", "estimator.sigma=1")
+    ]
+    assert plan.entries[-1].best_of == tuple(names)
+    assert [entry.seconds for entry in plan.entries] == [2, 2, 2, 2, 9]
+    small = read_plan("toy", tiny=True)
+    assert [entry.name for entry in small.entries] == [*names[:2], "a"]
+    assert small.overrides(small.entries[1], tiny=True)[-2:] == [
+        "optimizer.lr=0.1",
+        "estimator.sigma=2",
+    ]
+
+
 def test_what_takes_hours_comes_last():
     runs = [(entry.name, seed) for entry, seed in read_plan("table1").runs()]
     assert runs.index(("structure-nes", 4)) < runs.index(("nes-per-pair", 0))
