@@ -1,6 +1,7 @@
 """SolverLayer in the surroundings that people have, with every gradient that it can have."""
 
 import copy
+import dataclasses
 import math
 from typing import Any
 
@@ -19,7 +20,26 @@ from nestruct.structures.registry import STRUCTURES
 GRADIENTS: dict[str, Any] = {
     name: kind for name, kind in ESTIMATORS.items() if issubclass(kind, SolverGradient)
 }
-each_gradient = pytest.mark.parametrize("name", GRADIENTS)
+DECODES_MEANS = {"PerturbedOptimizer"}
+DRAWS_NOTHING = {"BlackboxDifferentiation"}
+
+
+def make(name: str, num_samples: int = 1) -> SolverGradient:
+    """With so many samples, where there can be several."""
+    if any(option.name == "num_samples" for option in dataclasses.fields(GRADIENTS[name])):
+        return GRADIENTS[name](num_samples=num_samples)
+    return GRADIENTS[name]()
+
+
+def takes(name: str, structure: nestruct.Structure) -> bool:
+    """Whether a structure has what a gradient needs; the others are refused in a sentence."""
+    try:
+        SolverLayer(structure, GRADIENTS[name]())
+    except InputError as error:
+        if not str(error).startswith(f"{name}: {structure!r} "):
+            raise
+        return False
+    return True
 
 
 def scores_of(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:
@@ -37,6 +57,10 @@ def pack(worth: np.ndarray, weights: np.ndarray, room: np.ndarray) -> np.ndarray
 
 
 KNAPSACK = nestruct.BlackBox(pack, 6, batched=False, backend="numpy")
+each_gradient = pytest.mark.parametrize("name", GRADIENTS)
+each_that_needs_a_solver_only = pytest.mark.parametrize(
+    "name", [name for name in GRADIENTS if takes(name, KNAPSACK)]
+)
 PACKS = {"weights": scores_of(4, 6, seed=1).abs() + 0.1, "room": torch.tensor([0.5, 1, 1.5, 2])}
 
 
@@ -69,8 +93,10 @@ def test_default_options_give_a_gradient_at_scores_of_unit_scale(name, key):
     sizes = [4] * len(structure.context_names) if sized else []
     shape = structure.shape(*sizes) if sized else getattr(structure, "part_shape", (5, 5))
     scores = scores_of(16, *shape)
+    if not takes(name, structure):
+        return
     layer = SolverLayer(structure, GRADIENTS[name]())
-    assert structure.contains(layer(scores)).all()
+    assert (name in DECODES_MEANS) != structure.contains(layer(scores)).all()
     found = gradient_of(layer, scores)
     assert found.isfinite().all()
     assert (found.flatten(1) != 0).any(1).float().mean() > 0.2
@@ -79,20 +105,21 @@ def test_default_options_give_a_gradient_at_scores_of_unit_scale(name, key):
 @each_gradient
 def test_draws_come_from_torchs_own_generator(name):
     layer = SolverLayer(nestruct.KSubset(6, 2), GRADIENTS[name]())
-    scores = scores_of(8, 6)
+    scores, draws = scores_of(8, 6), name not in DRAWS_NOTHING
     torch.manual_seed(0)
     first, second = layer(scores), layer(scores)
     torch.manual_seed(0)
     assert torch.equal(layer(scores), first)
-    assert not torch.equal(first, second)
-    assert torch.equal(gradient_of(layer, scores), gradient_of(layer, scores))
-    assert not torch.equal(gradient_of(layer, scores), gradient_of(layer, scores, seed=1))
+    assert torch.equal(first, second) != draws
+    found = [gradient_of(copy.deepcopy(layer), scores, seed) for seed in (0, 0, 1)]
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2]) != draws
 
 
 @each_gradient
 def test_in_evaluation_mode_it_is_the_argmax(name):
     structure = nestruct.KSubset(6, 2)
-    layer = SolverLayer(structure, GRADIENTS[name](num_samples=3)).eval()
+    layer = SolverLayer(structure, make(name, 3)).eval()
     scores = scores_of(8, 6).requires_grad_()
     before = torch.get_rng_state()
     z = layer(scores)
@@ -101,7 +128,7 @@ def test_in_evaluation_mode_it_is_the_argmax(name):
     assert torch.equal(torch.get_rng_state(), before)
 
 
-@each_gradient
+@each_that_needs_a_solver_only
 def test_without_autograd_it_solves_once(name):
     """Nothing is kept for a way back."""
     calls = []
@@ -110,7 +137,7 @@ def test_without_autograd_it_solves_once(name):
         calls.append(len(scores))
         return scores > 0
 
-    layer = SolverLayer(nestruct.BlackBox(solve, 5), GRADIENTS[name]())
+    layer = SolverLayer(nestruct.BlackBox(solve, 5), make(name))
     with torch.no_grad():
         z = layer(scores_of(8, 5).requires_grad_())
     assert not z.requires_grad
@@ -143,27 +170,30 @@ def test_any_leading_axes(name):
     row = run(layer, scores[0, :1], costs[0, :1])
     assert torch.equal(alone[0], row[0][0])
     assert torch.equal(alone[1], row[1][0])
-    several = SolverLayer(structure, GRADIENTS[name](num_samples=5))
-    assert several(scores).shape == (5, 3, 4, 6)
-    assert several(scores[0, 0]).shape == (5, 6)
+    several = SolverLayer(structure, make(name, 5))
+    lead = (5,) if several.gradient.num_decoded == 5 else ()
+    assert several(scores).shape == (*lead, 3, 4, 6)
+    assert several(scores[0, 0]).shape == (*lead, 6)
 
 
 @pytest.mark.parametrize("samples", [1, 3])
-@each_gradient
+@each_that_needs_a_solver_only
 def test_every_instance_is_solved_with_its_own_context(name, samples):
     """On the way there and on the way back; an instance alone has no axis of examples."""
-    layer, scores = SolverLayer(KNAPSACK, GRADIENTS[name](num_samples=samples)), scores_of(4, 6)
-    z = layer(scores, **PACKS).reshape(samples, 4, 6)
+    layer, scores = SolverLayer(KNAPSACK, make(name, samples)), scores_of(4, 6)
+    z = layer(scores, **PACKS).reshape(-1, 4, 6)
+    assert len(z) == layer.gradient.num_decoded
     assert ((z * PACKS["weights"]).sum(-1) <= PACKS["room"] + 1e-5).all()
     leaf = scores.clone().requires_grad_()
     layer(leaf, **PACKS).sum().backward()  # would rather have nothing
-    assert (leaf.grad.sum(-1) >= 0).all()
+    if name not in DECODES_MEANS:  # one estimate of theirs has any sign; they do not solve again
+        assert (leaf.grad.sum(-1) >= 0).all()
     one = layer(scores[2], weights=PACKS["weights"][2], room=PACKS["room"][2])
-    assert one.shape == z[:, 2].shape if samples > 1 else one.shape == (6,)
+    assert one.shape == (z[:, 2].shape if len(z) > 1 else (6,))
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
-@each_gradient
+@each_that_needs_a_solver_only
 def test_solvers_see_float32_or_float64(name, dtype):
     seen = []
 
@@ -177,7 +207,7 @@ def test_solvers_see_float32_or_float64(name, dtype):
     assert set(seen) == {torch.float64 if dtype == torch.float64 else torch.float32}
 
 
-@each_gradient
+@each_that_needs_a_solver_only
 def test_under_autocast(name):
     seen = []
 
@@ -231,6 +261,8 @@ class Chooser(nn.Module):
 @each_gradient
 def test_compiled_surroundings_give_the_same(name, structure):
     """The solver is one opaque op: nothing breaks the graph."""
+    if not takes(name, structure):
+        return
     x = scores_of(8, 4)
     for in_sequence in (False, True):
         found = []
@@ -251,13 +283,14 @@ def test_compiled_surroundings_give_the_same(name, structure):
         assert (found[0][1] != 0).any()
 
 
-@each_gradient
+@each_that_needs_a_solver_only
 def test_compiled_with_context_samples_and_two_ways_back(name):
     """The second way back solves again, with the draws of the first."""
-    layer, scores = SolverLayer(KNAPSACK, GRADIENTS[name](num_samples=3)), scores_of(4, 6)
+    layer, scores = SolverLayer(KNAPSACK, make(name, 3)), scores_of(4, 6)
 
     def call(scores, weights, room):
-        return layer(scores, weights=weights, room=room).mean(0).square().sum(-1)
+        z = layer(scores, weights=weights, room=room)
+        return z.reshape(-1, 4, 6).mean(0).square().sum(-1)
 
     torch.manual_seed(0)
     leaf = scores.clone().requires_grad_()

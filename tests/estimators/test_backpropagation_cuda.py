@@ -7,9 +7,14 @@ import toys
 import nestruct
 from nestruct import (
     DPP,
+    IMLE,
     NVIL,
     SST,
+    BlackboxDifferentiation,
     Enumeration,
+    ExactMarginals,
+    Identity,
+    PerturbedOptimizer,
     Reinforce,
     ScoreNES,
     SparseMAP,
@@ -28,10 +33,17 @@ MAKERS = [
     lambda graph: ScoreNES(graph=graph),
     lambda graph: StructureNES(graph=graph),
     lambda graph: StructureNES(graph=graph, covariance="gibbs"),
+    lambda graph: IMLE(graph=graph, num_samples=2),
+    lambda graph: Identity(graph=graph),
+    lambda graph: BlackboxDifferentiation(graph=graph),
+    lambda graph: ExactMarginals(graph=graph, num_samples=2),
+    lambda graph: PerturbedOptimizer(graph=graph),
+    lambda graph: PerturbedOptimizer(graph=graph, noise="gumbel"),
 ]
 NAMES = [
     *("sst", "gibbs", "gumbel", "batch", "ema", "nvil"),
     *("enumeration", "score", "structure", "structure gibbs"),
+    *("imle", "identity", "blackbox", "exact marginals", "perturbed", "perturbed gumbel"),
 ]
 
 

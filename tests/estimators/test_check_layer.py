@@ -5,7 +5,17 @@ import torch
 from torch import Tensor, nn
 
 import nestruct
-from nestruct import IMLE, Identity, InputError, SolverLayer, check_layer, perturb_and_map_law
+from nestruct import (
+    IMLE,
+    BlackboxDifferentiation,
+    ExactMarginals,
+    Identity,
+    InputError,
+    PerturbedOptimizer,
+    SolverLayer,
+    check_layer,
+    perturb_and_map_law,
+)
 
 SUBSETS = nestruct.KSubset(4, 2)
 generator = torch.Generator().manual_seed(0)
@@ -154,7 +164,17 @@ def test_context_and_losses_that_look_at_values():
 
 @pytest.mark.parametrize(
     "gradient",
-    [IMLE(), IMLE(strength=3.0, num_samples=4), Identity(), Identity(noise="none")],
+    [
+        IMLE(),
+        IMLE(strength=3.0, num_samples=4),
+        Identity(),
+        Identity(noise="none"),
+        ExactMarginals(),
+        ExactMarginals(num_samples=3),
+        BlackboxDifferentiation(),
+        PerturbedOptimizer(),
+        PerturbedOptimizer(num_samples=3, noise="gumbel", sigma=0.7),
+    ],
     ids=repr,
 )
 @each_loss
@@ -162,7 +182,8 @@ def test_ours_agree_with_their_own_limit(loss, gradient):
     found = check_layer(SolverLayer(SUBSETS, gradient), loss, SCORES, SUBSETS, num_trials=400)
     assert found.biased_by_design
     assert found.passed
-    assert found.cosine > 0.5
+    if not isinstance(gradient, BlackboxDifferentiation):  # which is of another loss, not a mean
+        assert found.cosine > 0.5
 
 
 class Wrong(IMLE):

@@ -34,17 +34,23 @@ SMALL: dict[str, dict[str, Any]] = {
 SHARP: dict[str, dict[str, Any]] = {
     "NES": {"shaping": "none"},
     "NVIL": {"law": "gibbs", "num_samples": 16},
+    "PerturbedOptimizer": {"noise": "gumbel", "num_samples": 16},
     "Reinforce": {"law": "gibbs", "num_samples": 16},
     "ScoreNES": {"sigma": 0.3},
     "SNES": {"shaping": "none", "sigma_lr": 0.0},
     "StructureNES": {"ridge": 1e-6},
 }
+# What decodes the argmax itself: it draws nothing, and its loss is that of the argmax.
+AT_THE_ARGMAX = {"BlackboxDifferentiation"}
 # The least cosine between mean gradient and truth, of those that are biased: by a relaxation, by
 # smoothed scores, by a covariance and a regression of the same samples, or by the loss's tangent.
 BIASED = {
+    "BlackboxDifferentiation": 0.8,
     "DPP": 0.7,
+    "ExactMarginals": 0.95,
     "Identity": 0.8,
     "IMLE": 0.9,
+    "PerturbedOptimizer": 0.8,
     "ScoreNES": 0.95,
     "SparseMAP": 0.7,
     "SST": 0.9,
@@ -108,6 +114,7 @@ def test_seed_and_step_decide_every_bit(name):
     torch.manual_seed(7)  # nothing comes from torch's generator
     assert torch.equal(gradient(make(name), model, batch, seed=1, step=4), first)
     draws = ESTIMATORS[name].kind not in ("exact", "supervised")
+    draws = draws and name not in AT_THE_ARGMAX
     for place in ({"seed": 1, "step": 5}, {"seed": 2, "step": 4}):
         assert torch.equal(gradient(make(name), model, batch, **place), first) != draws
     with torch.no_grad():  # backward decides by itself what is differentiated
@@ -151,7 +158,7 @@ def test_what_a_step_reports(name):
         assert value.isfinite(), field
     torch.testing.assert_close(report.grad_norm, toys.gradient(model).norm())
     evaluations, decoded = int(report.num_evaluations), int(report.num_decoded)
-    assert evaluations >= estimator.num_samples
+    assert evaluations >= getattr(estimator, "num_decoded", estimator.num_samples)
     assert decoded >= 4  # examples
     assert decoded == 4 * evaluations or estimator.kind == "exact"
     assert report.num_failed == 0
@@ -188,7 +195,10 @@ def test_it_learns(name):
 
     def validate() -> float:
         with torch.no_grad():
-            losses = [model.loss(batch, Noise(seed=9, stream=s)).mean() for s in range(20)]
+            if name in AT_THE_ARGMAX:
+                losses = [model.loss_at(batch, model.encode(batch), model.infer(batch)).mean()]
+            else:
+                losses = [model.loss(batch, Noise(seed=9, stream=s)).mean() for s in range(20)]
         return float(torch.stack(losses).mean())
 
     before = validate()
@@ -254,7 +264,7 @@ def test_an_example_without_an_answer_leaves_the_others_alone(name):
         return
     report = estimator.backward(model, batch, seed=1)
     found = toys.gradient(model)
-    assert int(report.num_failed) == estimator.num_samples
+    assert int(report.num_failed) == getattr(estimator, "num_decoded", estimator.num_samples)
     assert report.loss.isfinite()
     assert found.isfinite().all()
     assert (found != 0).any()

@@ -6,14 +6,17 @@ then takes its step.
 
 from nestruct.estimators.backpropagation import Backpropagation, Terms
 from nestruct.estimators.base import Estimator, StepReport, summarise
+from nestruct.estimators.blackbox_differentiation import BlackboxDifferentiation
 from nestruct.estimators.check import check_gradient
 from nestruct.estimators.check_layer import check_layer
 from nestruct.estimators.dpp import DPP
 from nestruct.estimators.enumeration import Enumeration
+from nestruct.estimators.exact_marginals import ExactMarginals
 from nestruct.estimators.identity import Identity
 from nestruct.estimators.imle import IMLE
 from nestruct.estimators.nes import NES
 from nestruct.estimators.nvil import NVIL
+from nestruct.estimators.perturbed_optimizer import PerturbedOptimizer
 from nestruct.estimators.reinforce import Reinforce
 from nestruct.estimators.score_nes import ScoreNES
 from nestruct.estimators.smoothing import smoothing_gap
@@ -33,9 +36,12 @@ __all__ = [
     "SNES",
     "SST",
     "Backpropagation",
+    "BlackboxDifferentiation",
     "Enumeration",
     "Estimator",
+    "ExactMarginals",
     "Identity",
+    "PerturbedOptimizer",
     "Reinforce",
     "ScoreNES",
     "SolverGradient",

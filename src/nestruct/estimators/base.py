@@ -192,7 +192,7 @@ class Estimator(ABC):
             loss=stats["loss"],
             loss_std=stats["std"],
             grad_norm=stats["norm"],
-            num_evaluations=torch.tensor(self.num_members * self.num_samples),
+            num_evaluations=torch.tensor(self._num_evaluations()),
             num_failed=stats["failed"],
             solver_seconds=seconds,
             num_decoded=stats.get("decoded", torch.tensor(self._num_decoded(examples))),
@@ -211,9 +211,13 @@ class Estimator(ABC):
 
     # What a subclass may do otherwise.
 
+    def _num_evaluations(self) -> int:
+        """Members x samples: how many losses of each example a step has."""
+        return self.num_members * self.num_samples
+
     def _num_decoded(self, examples: int) -> int:
         """Members x samples x examples of a step."""
-        return self.num_members * self.num_samples * examples
+        return self._num_evaluations() * examples
 
     def _plan_step(self, model: Any, layout: Layout, batch: Any, seed: int) -> None:
         """Makes the plan of a model's steps before the first one; nothing by default."""

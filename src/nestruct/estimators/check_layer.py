@@ -173,7 +173,7 @@ class _Task:
     def _listed(self, num_draws: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """By the chances of all members, which have a derivative."""
         members = self.structure.enumerate().to(self.wide)  # type: ignore[attr-defined]
-        leaf = self.wide.double().requires_grad_()
+        leaf = self.wide.double().clone().requires_grad_()  # not the scores themselves
         chances = perturb_and_map_law(self.structure, leaf)  # type: ignore[arg-type]
         if self.each:
             tables = [self._table_of_each(members)]

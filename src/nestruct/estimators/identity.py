@@ -110,13 +110,6 @@ class Identity(SolverGradient):
         mean = values.sum(axes, keepdim=True) / counting.sum(axes, keepdim=True).clamp(min=1)
         return torch.where(counting, values - mean, 0.0)
 
-    @staticmethod
-    def _counting(structure: Structure, scores: Tensor, context: dict[str, Any]) -> Tensor:
-        """The parts that a member can have."""
-        possible = structure.counting(scores, **context)
-        allowed = scores > -torch.inf
-        return allowed if possible is None else allowed & possible
-
 
 def _axes(structure: Structure) -> tuple[int, ...]:
     """Those of the parts."""

@@ -84,7 +84,7 @@ class IMLE(SolverGradient):
 
         def back(g: Tensor) -> Tensor:
             # The mean over samples has given each of them a share of g.
-            g, step = self._move(structure, perturbed, g * self.num_samples, context)
+            g, step = move_along(g * self.num_samples, self.strength, structure, perturbed, context)
             # NaN where z has no answer, which is not asked for twice.
             moved = structure.argmax(perturbed - step * g + 0 * z, **context)
             return (z - moved) / (step * self.num_samples)
@@ -102,7 +102,7 @@ class IMLE(SolverGradient):
         """The same for one sample, without autograd."""
         perturbed = scores + self._draw(Draws("IMLE.formula", draws), scores)
         z = structure.argmax(perturbed, **context)
-        g, step = self._move(structure, perturbed, slope(z), context)
+        g, step = move_along(slope(z), self.strength, structure, perturbed, context)
         return (z - structure.argmax(perturbed - step * g, **context)) / step
 
     def _draw(self, source: Draws, like: Tensor) -> Tensor:
@@ -111,14 +111,19 @@ class IMLE(SolverGradient):
         assert self.k is not None
         return sum_of_gamma(source, like, self.k)
 
-    def _move(
-        self, structure: Structure, scores: Tensor, g: Tensor, context: dict[str, Any]
-    ) -> tuple[Tensor, float | Tensor]:
-        """g where it counts, and lambda: one number, or one for each instance."""
-        if self.strength is not None:
-            return g, self.strength
-        counting = structure.counting(scores, **context)
-        g = g if counting is None else torch.where(counting, g, 0.0)
-        largest = g.abs().flatten(-structure.part_axes).amax(-1)
-        step = MOVE / torch.where(largest > 0, largest, 1.0)
-        return g, step.view(*step.shape, *[1] * structure.part_axes)
+
+def move_along(
+    g: Tensor,
+    strength: float | None,
+    structure: Structure,
+    scores: Tensor,
+    context: dict[str, Any],
+) -> tuple[Tensor, float | Tensor]:
+    """g where it counts, and lambda: the strength, or where it is None one for each instance."""
+    if strength is not None:
+        return g, strength
+    counting = structure.counting(scores, **context)
+    g = g if counting is None else torch.where(counting, g, 0.0)
+    largest = g.abs().flatten(-structure.part_axes).amax(-1)
+    step = MOVE / torch.where(largest > 0, largest, 1.0)
+    return g, step.view(*step.shape, *[1] * structure.part_axes)

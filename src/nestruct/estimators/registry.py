@@ -1,11 +1,14 @@
 """Every estimator that a recipe can name. A new one is a line here."""
 
+from nestruct.estimators.blackbox_differentiation import BlackboxDifferentiation
 from nestruct.estimators.dpp import DPP
 from nestruct.estimators.enumeration import Enumeration
+from nestruct.estimators.exact_marginals import ExactMarginals
 from nestruct.estimators.identity import Identity
 from nestruct.estimators.imle import IMLE
 from nestruct.estimators.nes import NES
 from nestruct.estimators.nvil import NVIL
+from nestruct.estimators.perturbed_optimizer import PerturbedOptimizer
 from nestruct.estimators.reinforce import Reinforce
 from nestruct.estimators.score_nes import ScoreNES
 from nestruct.estimators.snes import SNES
@@ -17,7 +20,7 @@ from nestruct.estimators.supervised import Supervised
 ESTIMATORS: dict[str, type] = {
     estimator.__name__: estimator
     for estimator in (
-        *(DPP, Enumeration, Identity, IMLE, NES, NVIL, Reinforce, ScoreNES, SNES, SparseMAP, SST),
-        *(StructureNES, Supervised),
+        *(BlackboxDifferentiation, DPP, Enumeration, ExactMarginals, Identity, IMLE, NES, NVIL),
+        *(PerturbedOptimizer, Reinforce, ScoreNES, SNES, SparseMAP, SST, StructureNES, Supervised),
     )
 }

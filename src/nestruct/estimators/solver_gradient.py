@@ -48,8 +48,11 @@ class SolverGradient(Backpropagation):
 
     @property
     def num_decoded(self) -> int:
-        """How many structures of an instance `solve` gives."""
+        """How many structures of an instance `solve` gives, each with a loss."""
         return self.num_samples
+
+    def _num_evaluations(self) -> int:
+        return self.num_decoded
 
     def solve(
         self, structure: Structure, scores: Tensor, draws: torch.Generator | Noise, **context: Any
@@ -63,7 +66,7 @@ class SolverGradient(Backpropagation):
             **context: What the solver sees besides scores.
 
         Returns:
-            Shaped as ``scores``; with ``num_samples`` above 1 with an axis of samples first.
+            Shaped as ``scores``; with ``num_decoded`` above 1 with an axis of samples first.
         """
         z, back = self.there_and_back(structure, scores.detach(), draws, **context)
         return with_gradient(z, scores, back)
@@ -171,6 +174,13 @@ class SolverGradient(Backpropagation):
             return draws
         numbers = torch.arange(self.num_samples, device=scores.device)
         return draws.replace(stream=numbers[:, None])
+
+    @staticmethod
+    def _counting(structure: Structure, scores: Tensor, context: dict[str, Any]) -> Tensor:
+        """The parts that a member can have."""
+        possible = structure.counting(scores, **context)
+        allowed = scores > -torch.inf
+        return allowed if possible is None else allowed & possible
 
 
 def with_gradient(z: Tensor, scores: Tensor, back: Back) -> Tensor:

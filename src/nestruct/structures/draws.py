@@ -62,6 +62,12 @@ class Draws:
             return -self.log_exponential(like)
         return self._source.gumbel(self._one(like))
 
+    def normal(self, like: Tensor) -> Float[Tensor, "..."]:
+        """Standard normal draws; those of a noise are the ones that `Noise.normal` gives."""
+        if isinstance(self._source, torch.Generator):
+            return torch.empty_like(like).normal_(generator=self._source)
+        return self._source.normal(self._one(like))
+
     def _one(self, like: Tensor) -> Tensor:
         """One sample of all rows: a noise adds the axis of samples itself."""
         assert isinstance(self._source, Noise)
