@@ -19,6 +19,13 @@ SMALL_DATA: dict[str, dict[str, Any]] = {
         "num_validation": 6,
         "num_test": 6,
     },
+    "shortest-path": {
+        "height": 3,
+        "width": 3,
+        "num_train": 12,
+        "num_validation": 6,
+        "num_test": 6,
+    },
     "patterns": {"side": 5, "num_train": 12, "num_validation": 6, "num_test": 6},
 }
 # Those that are read from files: only where NESTRUCT_DATA has them.

@@ -27,6 +27,7 @@ from nestruct.estimators import (
     suggest,
 )
 from nestruct.layers import SolverLayer
+from nestruct.losses import FenchelYoungLoss, SPOPlusLoss
 from nestruct.models import StructuredModel, StructuredVAE
 from nestruct.noise import Noise
 from nestruct.structures import (
@@ -70,6 +71,7 @@ __all__ = [
     "Enumerable",
     "Enumeration",
     "ExactMarginals",
+    "FenchelYoungLoss",
     "FitResult",
     "Gibbs",
     "GridPath",
@@ -86,6 +88,7 @@ __all__ = [
     "ProjectiveTree",
     "Reinforce",
     "Relaxable",
+    "SPOPlusLoss",
     "Samplable",
     "ScoreNES",
     "SemiMarkov",

@@ -22,6 +22,7 @@ from nestruct.estimators.solver_gradient import (
     with_gradient,
     without_autocast,
 )
+from nestruct.noise import own_generator
 from nestruct.structures import Structure
 from nestruct.structures.solution_cache import estimating
 
@@ -98,7 +99,7 @@ class SolverLayer(nn.Module):
         if torch.compiler.is_compiling():
             values = [torch.as_tensor(value) for value in given.values()]
             return _opaque(scores, values, ",".join(given), self._number, self.training)[0]
-        z, back = self._there_and_back(scores.detach(), given, _own_generator(scores.device))
+        z, back = self._there_and_back(scores.detach(), given, own_generator(scores.device))
         return with_gradient(z, scores, back) if self.training else z
 
     def _there_and_back(
@@ -151,7 +152,7 @@ def _opaque(
     scores: Tensor, values: Sequence[Tensor], names: str, number: int, training: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """z, the state of the generator before it, and the number of the call."""
-    draws, call = _own_generator(scores.device), next(_numbers)
+    draws, call = own_generator(scores.device), next(_numbers)
     state, context = draws.get_state(), _context(names, values)
     z, _ways_back[call] = _layers[number]._there_and_back(scores, context, draws)
     while len(_ways_back) > _MAX_KEPT:
@@ -209,12 +210,3 @@ def _go_back(ctx, slope, *_):
 
 
 _opaque.register_autograd(_go_back, setup_context=_keep)
-
-
-def _own_generator(device: torch.device) -> torch.Generator:
-    """The generator that `torch.manual_seed` seeds, of a device."""
-    if device.type == "cpu":
-        return torch.default_generator
-    module = torch.get_device_module(device)
-    place = module.current_device() if device.index is None else device.index
-    return module.default_generators[place]

@@ -33,6 +33,15 @@ def forked_generators(device: torch.device | None = None) -> AbstractContextMana
     return torch.random.fork_rng([device] if device is not None and device.type == "cuda" else [])
 
 
+def own_generator(device: torch.device) -> torch.Generator:
+    """The generator that `torch.manual_seed` seeds, of a device."""
+    if device.type == "cpu":
+        return torch.default_generator
+    module = torch.get_device_module(device)
+    place = module.current_device() if device.index is None else device.index
+    return module.default_generators[place]
+
+
 @dataclass(frozen=True)
 class Noise:
     """Where a model's random draws come from. A model may ignore it.

@@ -3,11 +3,11 @@
 import pytest
 import torch
 import toys
-from scipy.stats import chisquare
+from scipy.stats import chisquare, kstest
 
 import nestruct
 from nestruct import Noise
-from nestruct.structures import swap_edges
+from nestruct.structures import Draws, swap_edges
 
 CASES = [
     (nestruct.Categorical(5), (5,), None),
@@ -86,3 +86,17 @@ def test_reinforce_on_the_gibbs_law_does_not_depend_on_batching(sampler):
 def test_streams_of_another_shape_are_refused(streams):
     with pytest.raises(nestruct.InputError, match=r"must have the shape \[samples, 1\]"):
         nestruct.KSubset(4, 2).sample(gaussian(3, 4), Noise(seed=0, stream=streams))
+
+
+def test_normal_draws_belong_to_examples_as_gumbel_draws_do():
+    like, noise = gaussian(20_000, 3), Noise(seed=4, stream=torch.tensor([[0], [1]]))
+    z = Draws("here", noise).normal(Draws("here", noise).repeat(like))
+    assert z.shape == (2, 20_000, 3)
+    assert kstest(z.flatten().numpy(), "norm").pvalue > 1e-3
+    assert abs(float((z[0] * z[1]).mean())) < 5 / 60_000**0.5
+    part = noise.replace(example=torch.tensor([7, 5]))
+    assert torch.equal(Draws("here", part).normal(like[:2].expand(2, 2, 3)), z[:, [7, 5]])
+    generator = torch.Generator().manual_seed(0)
+    other = Draws("here", generator).normal(like)
+    generator.manual_seed(0)
+    assert torch.equal(other, torch.randn(20_000, 3, dtype=like.dtype, generator=generator))

@@ -17,6 +17,7 @@ from nestruct.data.images import Images
 from nestruct.data.minibatches import Minibatches, make_minibatches
 from nestruct.data.patterns import Patterns
 from nestruct.data.sentences import Buckets, Sentences, Vocabulary
+from nestruct.data.shortest_path import ShortestPaths
 from nestruct.data.sources import Loader, Pieces, Rows, read_data, read_whole
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "Pieces",
     "Rows",
     "Sentences",
+    "ShortestPaths",
     "Treebanks",
     "Vocabulary",
     "as_batch",

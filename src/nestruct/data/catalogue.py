@@ -10,6 +10,7 @@ from nestruct.data.grammar import Grammar
 from nestruct.data.graph_layout import GraphLayout
 from nestruct.data.images import Images
 from nestruct.data.patterns import Patterns
+from nestruct.data.shortest_path import ShortestPaths
 from nestruct.data.treebank import Reader
 
 
@@ -89,6 +90,11 @@ CATALOGUE = {
         "first steps: generated sentences with their trees",
         lambda: "400 + 100 + 200 sentences, anew each time",
         make=lambda: Grammar().splits(),
+    ),
+    "shortest-path": DataSource(
+        "the scoreboard: grid paths whose costs follow from features",
+        lambda: "100 + 1,000 + 1,000 examples, anew each time",
+        make=lambda: ShortestPaths().splits(),
     ),
     "fashion-mnist": _images("fashion-mnist", "Table 3 and the paper's appendix"),
     "kmnist": _images("kmnist", "the paper's appendix"),

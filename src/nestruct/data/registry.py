@@ -8,11 +8,13 @@ from nestruct.data.grammar import Grammar
 from nestruct.data.graph_layout import GraphLayout
 from nestruct.data.images import Images
 from nestruct.data.patterns import Patterns
+from nestruct.data.shortest_path import ShortestPaths
 
 DATASETS: dict[str, type] = {
     "grammar": Grammar,
     "graph-layout": GraphLayout,
     "images": Images,
     "patterns": Patterns,
+    "shortest-path": ShortestPaths,
     "treebanks": Treebanks,
 }

@@ -4,6 +4,7 @@ from nestruct.models.appendix import AppendixVAE
 from nestruct.models.categorical import CategoricalVAE
 from nestruct.models.mlp import mlp
 from nestruct.models.parser import ParserVAE
+from nestruct.models.path_costs import PathCosts
 from nestruct.models.relational import RelationalVAE
 from nestruct.models.structured import StructuredModel, hard_structures
 from nestruct.models.subset_vae import SubsetVAE
@@ -13,6 +14,7 @@ __all__ = [
     "AppendixVAE",
     "CategoricalVAE",
     "ParserVAE",
+    "PathCosts",
     "RelationalVAE",
     "StructuredModel",
     "StructuredVAE",

@@ -53,6 +53,19 @@ class HasMemberBytes(Protocol):
 
 
 @runtime_checkable
+class HasTrueScores(Protocol):
+    """``true_scores``: the scores that the model should have given, for data that come with them.
+
+    `nestruct.Supervised` calls it where its loss compares scores, and where true structures are
+    asked for that the batch has no entry ``z`` of. Without it, such losses are refused.
+    """
+
+    def true_scores(self, batch: Any) -> Tensor:
+        """Scores of the truth, shaped as those of ``encode``."""
+        ...
+
+
+@runtime_checkable
 class HasTouched(Protocol):
     """``touched``: which entries of parameters a batch can move.
 

@@ -7,6 +7,7 @@ from torch import nn
 from nestruct.models.appendix import AppendixVAE
 from nestruct.models.categorical import CategoricalVAE
 from nestruct.models.parser import ParserVAE
+from nestruct.models.path_costs import PathCosts
 from nestruct.models.relational import RelationalVAE
 from nestruct.models.subset_vae import SubsetVAE
 
@@ -28,6 +29,7 @@ MODELS = {
     "categorical": RecipeModel(CategoricalVAE, given=("num_inputs",)),
     "categorical-appendix": RecipeModel(AppendixVAE, given=("num_inputs",)),
     "parser": RecipeModel(ParserVAE, given=("vocabulary", "vectors")),
+    "path-costs": RecipeModel(PathCosts, given=("num_features", "height", "width")),
     "relational": RecipeModel(RelationalVAE, given=("num_nodes", "num_times")),
     "subsets": RecipeModel(SubsetVAE, given=("num_inputs",)),
 }

@@ -75,6 +75,13 @@ METRICS: dict[str, Metric] = {
         headline=True,
         first=True,
     ),
+    "regret": Metric(
+        label="normalised regret",
+        percent=True,
+        headline=True,
+        first=True,
+        note="Normalised regret: what decisions cost too much, over what the best ones cost.",
+    ),
     "nll": Metric(label="negative log-likelihood"),
     "loss_top_k": Metric(
         label="negative ELBO with the law of perturb-and-MAP",
