@@ -108,9 +108,13 @@ CASES["StructureNES, gibbs"] = (
     partial(estimator, "StructureNES", covariance="gibbs"),
     partial(problem, "StructureNES"),
 )
+CASES["AIMLE, central"] = (
+    partial(estimator, "AIMLE", differences="central", num_samples=2),
+    partial(problem, "AIMLE"),
+)
 for name in ("NES", "StructureNES", "NVIL"):
     CASES[f"{name}, relational"] = (partial(estimator, name), relational)
-for name in ("SST", "StructureNES", "Reinforce", "Reinforce, batch", "NVIL"):
+for name in ("SST", "StructureNES", "Reinforce", "Reinforce, batch", "NVIL", "AIMLE"):
     make = CASES[name][0]
     CASES[f"{name}, one fails"] = (make, lambda: (Normalised(failing=5), examples()))
     CASES[f"{name}, two examples"] = (make, lambda: (Normalised(), examples(2)))

@@ -145,7 +145,7 @@ def test_without_autograd_it_solves_once(name):
     assert calls == [8, 8]
     calls.clear()
     gradient_of(layer, scores_of(8, 5))
-    assert calls == [8] * (1 + GRADIENTS[name].calls_on_the_way_back)
+    assert calls == [8] * (1 + layer.gradient.calls_on_the_way_back)
 
 
 @each_gradient
@@ -158,7 +158,7 @@ def test_any_leading_axes(name):
     def run(layer, scores, costs):
         torch.manual_seed(0)
         leaf = scores.clone().requires_grad_()
-        z = layer(leaf)
+        z = copy.deepcopy(layer)(leaf)  # whose state is that of the first call
         (z * costs).sum().backward()
         return z.detach(), leaf.grad
 
@@ -292,16 +292,15 @@ def test_compiled_with_context_samples_and_two_ways_back(name):
         z = layer(scores, weights=weights, room=room)
         return z.reshape(-1, 4, 6).mean(0).square().sum(-1)
 
-    torch.manual_seed(0)
-    leaf = scores.clone().requires_grad_()
-    call(leaf, **PACKS).sum().backward()
     torch.compiler.reset()
-    other = scores.clone().requires_grad_()
-    torch.manual_seed(0)
-    losses = torch.compile(call, backend="aot_eager", fullgraph=True)(other, **PACKS)
-    for _ in range(2):
-        (found,) = torch.autograd.grad(losses.sum(), other, retain_graph=True)
-        torch.testing.assert_close(found, leaf.grad)
+    both, state = [], layer.gradient.state_dict()
+    for run in (call, torch.compile(call, backend="aot_eager", fullgraph=True)):
+        layer.gradient.load_state_dict(state)
+        leaf = scores.clone().requires_grad_()
+        torch.manual_seed(0)
+        total = run(leaf, **PACKS).sum()
+        both.append([torch.autograd.grad(total, leaf, retain_graph=True)[0] for _ in range(2)])
+    torch.testing.assert_close(*both)
     layer.eval()
     compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
     torch.testing.assert_close(compiled(scores, **PACKS), KNAPSACK.argmax(scores, **PACKS))
@@ -312,7 +311,8 @@ def test_it_is_copied_and_saved_like_any_module(name):
     model = Chooser(nestruct.KSubset(6, 2), GRADIENTS[name]())
     other = copy.deepcopy(model)
     assert set(model.state_dict()) == {
-        f"{m}.{p}" for m in ("encoder", "decoder") for p in ("weight", "bias")
+        *(f"{m}.{p}" for m in ("encoder", "decoder") for p in ("weight", "bias")),
+        *(f"layer.gradient.{name}" for name in model.layer.gradient.state_dict()),
     }
     other.load_state_dict(model.state_dict())
     torch.manual_seed(0)

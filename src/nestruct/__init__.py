@@ -4,6 +4,7 @@ from nestruct._version import __version__
 from nestruct.data import select_rows
 from nestruct.errors import InputError, NestructError
 from nestruct.estimators import (
+    AIMLE,
     DPP,
     IMLE,
     NES,
@@ -19,6 +20,7 @@ from nestruct.estimators import (
     ScoreNES,
     SparseMAP,
     StepReport,
+    StraightThrough,
     StructureNES,
     Supervised,
     check_gradient,
@@ -56,6 +58,7 @@ from nestruct.structures import (
 from nestruct.training import FitResult, evaluate, fit, load
 
 __all__ = [
+    "AIMLE",
     "DPP",
     "IMLE",
     "NES",
@@ -96,6 +99,7 @@ __all__ = [
     "SpanningTree",
     "SparseMAP",
     "StepReport",
+    "StraightThrough",
     "Structure",
     "StructureNES",
     "StructuredModel",

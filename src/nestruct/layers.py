@@ -125,6 +125,21 @@ class SolverLayer(nn.Module):
 
         return (z.squeeze(axis) if alone else z).to(scores.dtype), back
 
+    # The state of the gradient, if it has one (`AIMLE`), is the layer's.
+    def _save_to_state_dict(self, destination, prefix, keep_vars) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        for name, value in self.gradient.state_dict().items():
+            destination[f"{prefix}gradient.{name}"] = value
+
+    def _load_from_state_dict(self, state_dict, prefix, metadata, strict, missing, *lists) -> None:
+        names = {name: f"{prefix}gradient.{name}" for name in self.gradient.state_dict()}
+        absent = [key for key in names.values() if key not in state_dict]
+        if names and not absent:  # taken out: torch knows parameters and buffers only
+            own = {name: state_dict.pop(key) for name, key in names.items()}
+            self.gradient.load_state_dict(own)
+        missing.extend(absent)
+        super()._load_from_state_dict(state_dict, prefix, metadata, strict, missing, *lists)
+
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # of a copy
         self._number = _enter(self)

@@ -6,6 +6,7 @@ import toys
 
 import nestruct
 from nestruct import (
+    AIMLE,
     DPP,
     IMLE,
     NVIL,
@@ -18,6 +19,7 @@ from nestruct import (
     Reinforce,
     ScoreNES,
     SparseMAP,
+    StraightThrough,
     StructureNES,
 )
 
@@ -35,15 +37,28 @@ MAKERS = [
     lambda graph: StructureNES(graph=graph, covariance="gibbs"),
     lambda graph: IMLE(graph=graph, num_samples=2),
     lambda graph: Identity(graph=graph),
+    lambda graph: AIMLE(graph=graph, num_samples=2),
+    lambda graph: AIMLE(graph=graph, differences="central"),
     lambda graph: BlackboxDifferentiation(graph=graph),
     lambda graph: ExactMarginals(graph=graph, num_samples=2),
     lambda graph: PerturbedOptimizer(graph=graph),
     lambda graph: PerturbedOptimizer(graph=graph, noise="gumbel"),
+    lambda graph: StraightThrough(graph=graph),
 ]
 NAMES = [
     *("sst", "gibbs", "gumbel", "batch", "ema", "nvil"),
     *("enumeration", "score", "structure", "structure gibbs"),
-    *("imle", "identity", "blackbox", "exact marginals", "perturbed", "perturbed gumbel"),
+    *(
+        "imle",
+        "identity",
+        "aimle",
+        "aimle central",
+        "blackbox",
+        "exact marginals",
+        "perturbed",
+        "perturbed gumbel",
+        "straight",
+    ),
 ]
 
 

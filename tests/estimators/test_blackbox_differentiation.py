@@ -71,4 +71,4 @@ def test_mistakes_are_refused():
     with pytest.raises(InputError, match="BlackboxDifferentiation: strength must be positive"):
         BlackboxDifferentiation(strength=0.0)
     with pytest.raises(TypeError, match="num_samples"):  # they would all be the same
-        BlackboxDifferentiation(num_samples=2)  # type: ignore[call-arg]
+        BlackboxDifferentiation(num_samples=2)

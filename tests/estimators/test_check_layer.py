@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 import nestruct
 from nestruct import (
+    AIMLE,
     IMLE,
     BlackboxDifferentiation,
     ExactMarginals,
@@ -13,6 +14,7 @@ from nestruct import (
     InputError,
     PerturbedOptimizer,
     SolverLayer,
+    StraightThrough,
     check_layer,
     perturb_and_map_law,
 )
@@ -171,9 +173,12 @@ def test_context_and_losses_that_look_at_values():
         Identity(noise="none"),
         ExactMarginals(),
         ExactMarginals(num_samples=3),
+        AIMLE(),
+        AIMLE(differences="central", num_samples=3, beta=0.5),
         BlackboxDifferentiation(),
         PerturbedOptimizer(),
         PerturbedOptimizer(num_samples=3, noise="gumbel", sigma=0.7),
+        StraightThrough(temperature=0.5),
     ],
     ids=repr,
 )

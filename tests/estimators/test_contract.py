@@ -45,6 +45,7 @@ AT_THE_ARGMAX = {"BlackboxDifferentiation"}
 # The least cosine between mean gradient and truth, of those that are biased: by a relaxation, by
 # smoothed scores, by a covariance and a regression of the same samples, or by the loss's tangent.
 BIASED = {
+    "AIMLE": 0.9,
     "BlackboxDifferentiation": 0.8,
     "DPP": 0.7,
     "ExactMarginals": 0.95,
@@ -54,6 +55,7 @@ BIASED = {
     "ScoreNES": 0.95,
     "SparseMAP": 0.7,
     "SST": 0.9,
+    "StraightThrough": 0.9,
     "StructureNES": 0.95,
 }
 
@@ -162,7 +164,8 @@ def test_what_a_step_reports(name):
     assert decoded >= 4  # examples
     assert decoded == 4 * evaluations or estimator.kind == "exact"
     assert report.num_failed == 0
-    solves = estimator.kind in ("gradient-free", "black-box solver") or name == "SparseMAP"
+    solves = estimator.kind in ("gradient-free", "black-box solver")
+    solves = solves or name in ("SparseMAP", "StraightThrough")
     assert (int(report.num_solved) >= 4 * evaluations) == solves
     assert (int(report.num_solved) == 0) != solves
     assert (report.solver_seconds > 0) == solves

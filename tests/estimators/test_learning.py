@@ -9,7 +9,7 @@ import torch
 from toys import bits, vae
 
 import nestruct
-from nestruct import IMLE, NES, Identity, Noise, ScoreNES, StructureNES
+from nestruct import AIMLE, IMLE, NES, Identity, Noise, PerturbedOptimizer, ScoreNES, StructureNES
 from nestruct.training import Recipe, read_recipe
 from nestruct.training import train as train_recipe
 
@@ -35,6 +35,8 @@ ESTIMATORS = [
     StructureNES(num_samples=8, num_covariance=16),
     IMLE(num_samples=4),
     Identity(num_samples=4),
+    AIMLE(num_samples=4),
+    PerturbedOptimizer(num_samples=16),
 ]
 
 

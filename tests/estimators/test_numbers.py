@@ -151,6 +151,8 @@ def test_parts_that_do_not_vary_explain_nothing():
         (Enumeration(), "cannot be listed"),
         (Reinforce(law="gibbs"), "no exact samples of its Gibbs law"),
         (StructureNES(covariance="gibbs"), "no tractable Gibbs law"),
+        (nestruct.ExactMarginals(), "no exact samples of its Gibbs law"),
+        (nestruct.StraightThrough(), "has no relaxation"),
     ],
     ids=lambda value: type(value).__name__ if not isinstance(value, str) else "",
 )
@@ -166,7 +168,15 @@ def test_sparse_map_itself_refuses_them():
 
 @pytest.mark.parametrize(
     "estimator",
-    [StructureNES(num_samples=8, num_covariance=8), nestruct.IMLE(), nestruct.Identity()],
+    [
+        StructureNES(num_samples=8, num_covariance=8),
+        nestruct.IMLE(),
+        nestruct.Identity(),
+        nestruct.AIMLE(),
+        nestruct.BlackboxDifferentiation(),
+        nestruct.PerturbedOptimizer(),
+    ],
+    ids=lambda estimator: type(estimator).__name__,
 )
 def test_an_integer_knapsack_is_learnt(tmp_path, estimator):
     """From the profit alone, from worse than nothing; an evaluation has the loss and no F1."""

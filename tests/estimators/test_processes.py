@@ -40,11 +40,12 @@ def test_many_processes_give_what_one_gives(name, ranks):
 
 @pytest.mark.parametrize("name", CASES)
 def test_so_many_collectives(name, ranks):
-    """Losses and the gradient; costs for a baseline; two for each layer of batch normalisation."""
+    """Losses and the gradient; costs for a baseline, or norms of scores and slopes; two for each
+    layer of batch normalisation."""
     shares_members = name.startswith(("NES", "SNES"))
     layers = 0 if shares_members else int(ranks[0][f"{name}: normalised"])
-    baseline = name.startswith(("Reinforce, batch", "Reinforce, ema", "NVIL"))
-    assert int(ranks[0][f"{name}: calls"]) == 2 * (2 + baseline) + 2 * layers
+    more = name.startswith(("Reinforce, batch", "Reinforce, ema", "NVIL", "AIMLE"))
+    assert int(ranks[0][f"{name}: calls"]) == 2 * (2 + more) + 2 * layers
     gradient = ranks[0][f"{name}: gradient 0"]
     assert int(ranks[0][f"{name}: largest"]) >= gradient.numel() * gradient.element_size()
 

@@ -7,7 +7,19 @@ from torch.nn.functional import pad
 from toys import gradient
 
 import nestruct
-from nestruct import IMLE, NES, Identity, Noise, Reinforce, ScoreNES, SparseMAP, StructureNES
+from nestruct import (
+    AIMLE,
+    IMLE,
+    NES,
+    BlackboxDifferentiation,
+    Identity,
+    Noise,
+    PerturbedOptimizer,
+    Reinforce,
+    ScoreNES,
+    SparseMAP,
+    StructureNES,
+)
 from nestruct.objective import gumbel_divergence
 
 SIZES = (3, 1, 4)
@@ -83,6 +95,9 @@ ESTIMATORS = {
     "IMLE": lambda: IMLE(num_samples=4),
     "IMLE strength": lambda: IMLE(num_samples=4, strength=3.0),
     "Identity": lambda: Identity(num_samples=4),
+    "AIMLE": lambda: AIMLE(num_samples=4),
+    "BlackboxDifferentiation": lambda: BlackboxDifferentiation(),
+    "PerturbedOptimizer": lambda: PerturbedOptimizer(num_samples=4),
     "Reinforce batch": lambda: Reinforce(num_samples=2, baseline="batch"),
     "SparseMAP": lambda: SparseMAP(max_iterations=4),
 }
@@ -105,7 +120,13 @@ def test_gradients_are_those_without_padding(make):
             torch.testing.assert_close(found, expected)
 
 
-@pytest.mark.parametrize("name", ["ScoreNES", "StructureNES", "Reinforce", "IMLE", "Identity"])
+OF_NUMBERS = [
+    *("ScoreNES", "StructureNES", "Reinforce", "IMLE", "Identity"),
+    *("AIMLE", "BlackboxDifferentiation", "PerturbedOptimizer"),
+]
+
+
+@pytest.mark.parametrize("name", OF_NUMBERS)
 def test_numbers_too(name):
     expected = step(Items(NUMBERS), ESTIMATORS[name], example(garbage=0.0))
     torch.testing.assert_close(step(Items(NUMBERS), ESTIMATORS[name], example(3)), expected)

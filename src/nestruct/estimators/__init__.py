@@ -4,6 +4,7 @@
 then takes its step.
 """
 
+from nestruct.estimators.aimle import AIMLE
 from nestruct.estimators.backpropagation import Backpropagation, Terms
 from nestruct.estimators.base import Estimator, StepReport, summarise
 from nestruct.estimators.blackbox_differentiation import BlackboxDifferentiation
@@ -24,11 +25,13 @@ from nestruct.estimators.snes import SNES
 from nestruct.estimators.solver_gradient import SolverGradient, with_gradient
 from nestruct.estimators.sparse_map import SparseMAP
 from nestruct.estimators.sst import SST
+from nestruct.estimators.straight_through import StraightThrough
 from nestruct.estimators.structure_nes import StructureNES
 from nestruct.estimators.suggestion import Suggestion, suggest
 from nestruct.estimators.supervised import Supervised
 
 __all__ = [
+    "AIMLE",
     "DPP",
     "IMLE",
     "NES",
@@ -47,6 +50,7 @@ __all__ = [
     "SolverGradient",
     "SparseMAP",
     "StepReport",
+    "StraightThrough",
     "StructureNES",
     "Suggestion",
     "Supervised",

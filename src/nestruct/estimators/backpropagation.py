@@ -40,7 +40,8 @@ class Terms:
         each: ``[batch]``, what is averaged over examples besides.
         noted: Statistics of the estimator's own, for its `_adapt`.
         solved_later: Instances that differentiating the terms gives to the solver.
-        lost: How many of those had no answer, counted while differentiating.
+        summed: Counts that differentiating the terms fills in, to be summed over processes.
+            ``lost`` says how many of those instances had no answer, others are for `_adapt`.
     """
 
     losses: Tensor
@@ -49,7 +50,7 @@ class Terms:
     each: Tensor | None = None
     noted: Stats = field(default_factory=dict)
     solved_later: int = 0
-    lost: Tensor | None = None
+    summed: Stats = field(default_factory=dict)
 
     def mean(self) -> Float[Tensor, ""]:
         """The mean over what counts: its derivative is the estimate."""
@@ -130,10 +131,12 @@ class Backpropagation(Estimator):
                 )
                 counted = dict(zip(("solved", "looked_up"), counts, strict=True))
             found = torch.autograd.grad(value, targets, materialize_grads=True)
-        lost = losses.new_zeros(()) if terms.lost is None else terms.lost
-        *gradients, lost = sum_over_ranks([*found, lost])
-        stats = summarise(losses, gradients[: len(estimated)]) | counted | terms.noted
-        stats["failed"] = stats["failed"] + lost.long()
+        whole = sum_over_ranks([*found, *terms.summed.values()])
+        gradients, sums = whole[: len(found)], whole[len(found) :]
+        summed = dict(zip(terms.summed, sums, strict=True))
+        stats = summarise(losses, gradients[: len(estimated)]) | counted | terms.noted | summed
+        if "lost" in summed:
+            stats["failed"] = stats["failed"] + stats.pop("lost").long()
         # A step without a gradient is one without a move: not the end of the model.
         finite = stats["norm"].isfinite()
         return [torch.where(finite, gradient, 0.0) for gradient in gradients], stats

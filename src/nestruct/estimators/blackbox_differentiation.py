@@ -11,7 +11,7 @@ called twice; the decoder is differentiated with respect to z.
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -48,7 +48,7 @@ class BlackboxDifferentiation(SolverGradient):
         tensor([ 0.5000, -0.5000,  0.0000])
     """
 
-    calls_on_the_way_back: ClassVar[int] = 1
+    calls_on_the_way_back = 1
 
     strength: float | None = None
     graph: Literal["auto", "on", "off"] = "auto"

@@ -87,7 +87,12 @@ def check_layer(
     with forked_generators(scores.device):
         torch.manual_seed(seed)
         given = task.context if gradient is not None else {}
-        estimates = torch.stack([task.trial(layer, given) for _ in range(num_trials)])
+        state, trials = {} if gradient is None else gradient.state_dict(), []
+        for _ in range(num_trials):
+            trials.append(task.trial(layer, given))
+            if gradient is not None and state:  # as it stands, not as the trials would change it
+                gradient.load_state_dict(state)
+        estimates = torch.stack(trials)
         truth, error = task.truth(num_reference, generator)
         scaled = gradient is None or gradient.is_scaled
         found = judge(estimates, truth, error, scaled)

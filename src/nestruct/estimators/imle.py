@@ -13,7 +13,7 @@ solver, called twice per sample; the decoder is differentiated with respect to z
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -56,7 +56,7 @@ class IMLE(SolverGradient):
         True
     """
 
-    calls_on_the_way_back: ClassVar[int] = 1
+    calls_on_the_way_back = 1
 
     strength: float | None = None
     num_samples: int = 1

@@ -1,5 +1,6 @@
 """Every estimator that a recipe can name. A new one is a line here."""
 
+from nestruct.estimators.aimle import AIMLE
 from nestruct.estimators.blackbox_differentiation import BlackboxDifferentiation
 from nestruct.estimators.dpp import DPP
 from nestruct.estimators.enumeration import Enumeration
@@ -14,13 +15,15 @@ from nestruct.estimators.score_nes import ScoreNES
 from nestruct.estimators.snes import SNES
 from nestruct.estimators.sparse_map import SparseMAP
 from nestruct.estimators.sst import SST
+from nestruct.estimators.straight_through import StraightThrough
 from nestruct.estimators.structure_nes import StructureNES
 from nestruct.estimators.supervised import Supervised
 
 ESTIMATORS: dict[str, type] = {
     estimator.__name__: estimator
     for estimator in (
-        *(BlackboxDifferentiation, DPP, Enumeration, ExactMarginals, Identity, IMLE, NES, NVIL),
-        *(PerturbedOptimizer, Reinforce, ScoreNES, SNES, SparseMAP, SST, StructureNES, Supervised),
+        *(AIMLE, BlackboxDifferentiation, DPP, Enumeration, ExactMarginals, Identity, IMLE, NES),
+        *(NVIL, PerturbedOptimizer, Reinforce, ScoreNES, SNES, SparseMAP, SST, StraightThrough),
+        *(StructureNES, Supervised),
     )
 }

@@ -38,7 +38,7 @@ class SolverGradient(Backpropagation):
     kind: ClassVar[str] = "black-box solver"
     relaxes: ClassVar[bool] = True  # a decoder's shortcuts for hard structures have no derivative
     biased_by_design: ClassVar[bool] = True
-    calls_on_the_way_back: ClassVar[int] = 0
+    calls_on_the_way_back: int = 0
     """How often the solver is called for each sample, when the loss is differentiated."""
     _checked: Any = None  # the model whose losses are known to have a derivative
 
@@ -146,7 +146,12 @@ class SolverGradient(Backpropagation):
         losses = torch.where(none, torch.nan, losses)
         instances = z.shape[: z.dim() - model.structure.part_axes].numel()
         later = self.calls_on_the_way_back * instances if z.requires_grad else 0
-        return Terms(weight.note(losses), losses.isfinite().all(0), solved_later=later, lost=lost)
+        return Terms(
+            weight.note(losses),
+            losses.isfinite().all(0),
+            solved_later=later,
+            summed={"lost": lost},
+        )
 
     def _check_derivative(self, model: StructuredModel, losses: Tensor, z: Tensor) -> None:
         """Raises, in the first step with a model, if its losses are no function of z for torch."""
