@@ -76,7 +76,7 @@ def test_installed_packages_are_listed_without_being_imported(folder, monkeypatc
     entries = {"nestruct.data": {"other-bits": "other:Bits"}}
     strangers_code.write_package(folder / "site", "other", entries)
     monkeypatch.syspath_prepend(str(folder / "site"))
-    assert "other-bits    (other:Bits, other 1.5)\n" in listed("datasets", capsys=capsys)
+    assert "other-bits     (other:Bits, other 1.5)\n" in listed("datasets", capsys=capsys)
     assert run("doctor") == 0
     assert "other-bits among the datasets, by other 1.5\n" in capsys.readouterr().out
     assert not (folder / "site" / "imported.txt").exists()
@@ -87,7 +87,10 @@ def test_installed_packages_are_listed_without_being_imported(folder, monkeypatc
     ("words", "message"),
     [
         (["estimators", "NVLI"], "did you mean 'NVIL'? `nestruct list estimators` shows all;"),
-        (["datasets", "zzz"], "there are: grammar, graph-layout, images, patterns, treebanks."),
+        (
+            ["datasets", "zzz"],
+            "graph-layout, images, patterns, shortest-path, treebanks.",
+        ),
         (["models", "os:system"], "The model 'os:system' is not a torch module"),
     ],
 )
