@@ -1,11 +1,12 @@
 """Packs what is worth keeping of runs: the small files, and no word of a treebank.
 
-    python benchmarks/keep_runs.py RUNS results/NAME-runs.tar.xz
+    python benchmarks/keep_runs.py RUNS results/NAME-runs.tar.xz [--logs]
 
 Every run folder below RUNS that was tested goes into the archive: ``config.toml``,
 ``environment.json``, ``metrics.jsonl``, ``details.json``, and of ``structures.jsonl`` the first
-evaluation and the one whose model was kept. The licences of treebanks do not let their sentences be
-passed on with these files: words are left out, and trees are drawn over relations.
+evaluation and the one whose model was kept (none of it with ``--logs``). The licences of treebanks
+do not let their sentences be passed on with these files: words are left out, and trees are drawn
+over relations.
 """
 
 import json
@@ -20,8 +21,8 @@ FILES = ("config.toml", "environment.json", "metrics.jsonl", "details.json", "at
 PRIVATE = "treebanks"  # the data whose words stay where they are
 
 
-def keep(run: Path, target: Path) -> bool:
-    """Copies one run; whether it was tested."""
+def keep(run: Path, target: Path, *, logs: bool = False) -> bool:
+    """Copies one run, or its logs alone; whether it was tested."""
     found = read_run(run)
     if "test" not in found.records:
         return False
@@ -29,7 +30,7 @@ def keep(run: Path, target: Path) -> bool:
     for name in FILES:
         if (run / name).is_file():
             (target / name).write_bytes((run / name).read_bytes())
-    if found.scene is not None and found.frames:
+    if found.scene is not None and found.frames and not logs:
         scene = dict(found.scene)
         if found.option("data.name") == PRIVATE:
             drawing = scene.get("drawing") or {}
@@ -42,13 +43,16 @@ def keep(run: Path, target: Path) -> bool:
 
 
 def main() -> None:
-    if len(sys.argv) != 3:
+    names = [word for word in sys.argv[1:] if word != "--logs"]
+    if len(names) != 2:
         sys.exit(__doc__)
-    source, archive = map(Path, sys.argv[1:])
+    source, archive = map(Path, names)
     runs = sorted(config.parent for config in source.rglob("config.toml"))
     with TemporaryDirectory() as folder:
         places = {run: Path(folder) / run.relative_to(source) for run in runs}
-        kept = [place for run, place in places.items() if keep(run, place)]
+        kept = [
+            place for run, place in places.items() if keep(run, place, logs="--logs" in sys.argv)
+        ]
         pack_runs(kept, archive)
     print(f"{len(kept)} of {len(runs)} runs are in {archive}.")
 

@@ -6,6 +6,7 @@ from statistics import fmean
 from typing import Any
 
 import matplotlib
+import scoreboard
 import table1
 import table3
 import table3_revival
@@ -13,6 +14,7 @@ import torch
 from table_data import Data, archived, read_json
 
 matplotlib.use("Agg")
+import budget_figures
 import matplotlib.pyplot as plt
 from matplotlib.ticker import LogLocator, NullFormatter
 
@@ -56,6 +58,12 @@ def draw(folder: Path) -> None:
     figures |= {"bound": _bounds(appendix), "objective": _objective(appendix)}
     figures |= {"prototypes": _prototypes(), "sizes": _sizes(table, read_json("table3-revival"))}
     _save(_gains(read_json("table2")), folder / "parsing-gains.png")
+    budgets = {"subset-dvae": budget_figures.subset_curves(read_json("subset-dvae"))}
+    board = read_json("scoreboard")
+    if scoreboard.tasks(board):
+        budgets["scoreboard"] = budget_figures.task_curves(board)
+    for name, figure in budgets.items():
+        _save(figure, folder / f"{name}.png")
     for name, figure in (figures | {"snes": _snes(table)}).items():
         for axis in figure.axes:
             if axis.axison:

@@ -14,6 +14,8 @@ import sys
 from collections.abc import Callable
 
 import projection
+import scoreboard
+import subset_dvae
 import table1
 import table2
 import table3
@@ -29,6 +31,8 @@ COLLECTED: dict[str, Callable[[], Data]] = {
     "table3-revival": table3_revival.collect,
     "appendix": table3.collect_appendix,
     "demo": table_rest.collect_demo,
+    "subset-dvae": subset_dvae.collect,
+    "scoreboard": scoreboard.collect,
 }
 PROJECTED = ("shares-h200", "relational-step-h200", "parser-step-h200")
 # A table of a page: how it is written, and the JSON files it is of.
@@ -54,6 +58,9 @@ TABLES: dict[str, tuple[Callable[..., str], tuple[str, ...]]] = {
     "unstructured": (table3.unstructured_table, ("appendix",)),
     "bounds": (table3.bound_table, ("appendix",)),
     "gaps": (table3.gap_table, tuple(f"gap-{sigma}" for sigma in table3.SIGMAS)),
+    "subset-dvae": (subset_dvae.main_table, ("subset-dvae",)),
+    "scoreboard": (scoreboard.main_table, ("scoreboard",)),
+    "scoreboard-cost": (scoreboard.cost_table, ("scoreboard",)),
     "figure2-cpu": (table_rest.scaling_table, ("scaling-cpu",)),
     "figure2-cuda": (table_rest.scaling_table, ("scaling-cuda",)),
     "demo": (table_rest.demo_table, ("demo",)),

@@ -52,6 +52,7 @@ SMALL_MODELS: dict[str, dict[str, Any]] = {
         "freeze_decoder": False,
     },
     "relational": {"hidden_size": 5, "num_rollout_steps": 4, "variance": 0.1},
+    "subsets": {"num_subsets": 3, "num_items": 4, "k": 2, "hidden_sizes": (5,)},
 }
 
 

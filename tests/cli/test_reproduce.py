@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import sys
 
 import pytest
@@ -9,6 +10,7 @@ from toys import run_command
 
 from nestruct.cli.queue import Ended, Job, cores, run_jobs
 from nestruct.errors import InputError
+from nestruct.reports import read_run
 from nestruct.reports.paper.published import published_tables
 from nestruct.training import Recipe, read_recipe
 from nestruct.training.recipes.plan import estimate, plan_names, read_plan
@@ -89,7 +91,7 @@ def test_a_plan_may_have_seeds_of_what_is_run_once_elsewhere():
 
 def test_what_is_beside_the_paper_is_not_in_all(tmp_path, capsys):
     beside = [name for name in plan_names() if read_plan(name).beside]
-    assert len(beside) == 14
+    assert {"table1-beside", "subset-dvae"} < set(beside)
     assert plan_names()[:3] == ["table1", "table2", "table3"]
     words = ["--plan", "--tiny", "--run", tmp_path, "--device", "cpu"]
     assert run_command("reproduce", "all", *words) == 0
@@ -153,6 +155,30 @@ def test_every_row_of_table_1_has_the_same_protocol_and_both_columns():
     assert names == {name.removeprefix("k-") for name in names} | {
         f"k-{name}" for name in names if not name.startswith("k-")
     }
+
+
+def test_a_search_comes_before_the_seeds_that_it_decides_about(monkeypatch):
+    run = {"name": "a", "recipe": "table3-nes", "seconds": 9, "seeds": 2, "options": ["seed=3"]}
+    run |= {"search": ["optimizer.lr=0.1,0.2", "estimator.sigma=1,2"], "tiny": ["model.k=2"]}
+    tables = {"title": "Toy", "search_options": ["training.max_steps=1"], "search_seconds": 2}
+    module = sys.modules["nestruct.training.recipes.plan"]
+    monkeypatch.setattr(module, "_read", lambda name: tables | {"runs": [run]})
+    plan = read_plan("toy")
+    names = [f"search-a-{k}" for k in (1, 2, 3, 4)]
+    assert [(e.name, e.seed(n)) for e, n in plan.runs()] == [
+        *((name, 1000) for name in names), ("a", 0), ("a", 1)
+    ]  # fmt: skip
+    assert plan.overrides(plan.entries[2], tiny=False) == [
+        *("seed=3", "training.max_steps=1", "optimizer.lr=0.2", "estimator.sigma=1")
+    ]
+    assert plan.entries[-1].best_of == tuple(names)
+    assert [entry.seconds for entry in plan.entries] == [2, 2, 2, 2, 9]
+    small = read_plan("toy", tiny=True)
+    assert [entry.name for entry in small.entries] == [*names[:2], "a"]
+    assert small.overrides(small.entries[1], tiny=True)[-2:] == [
+        "optimizer.lr=0.1",
+        "estimator.sigma=2",
+    ]
 
 
 def test_what_takes_hours_comes_last():
@@ -223,6 +249,61 @@ def test_a_stop_a_continuation_and_the_table(tmp_path, capfd, monkeypatch):
     assert (tmp_path / "figure-bound-tiny" / "page.html").exists()
     assert run_command(*words) == 0
     assert capfd.readouterr().out.count("already done") == 2
+
+
+def test_the_scoreboard_searches_then_compares_at_equal_budgets(tmp_path, capfd, monkeypatch):
+    plan = read_plan("scoreboard", tiny=True)
+    names = ["paths-spo-plus", "paths-identity"]
+    own = {e.name: e for e in plan.entries if e.name in names}
+    first = {e.name: e for e in plan.entries if e.name in own[names[0]].best_of}
+    second = dataclasses.replace(own[names[1]], best_of=())
+    short = dataclasses.replace(plan, entries=(*first.values(), own[names[0]], second))
+    module = sys.modules["nestruct.cli.reproduce"]
+    monkeypatch.setattr(module, "read_plan", lambda name, *, tiny: short)
+    words = ["reproduce", "scoreboard", "--tiny", "--run", tmp_path, "--device", "cpu"]
+    assert run_command(*words) == 0
+    out = capfd.readouterr().out
+    folder = tmp_path / "scoreboard-tiny"
+    runs = {path.name: read_run(path) for path in folder.iterdir() if path.is_dir()}
+    assert sorted(runs) == sorted(
+        [*(f"{name}-s1000" for name in first), *(f"{n}-s0" for n in names)]
+    )
+    tried = {name: run.value("best", "regret") for name, run in runs.items() if "search" in name}
+    best = runs[min(tried, key=lambda name: tried[name] or math.inf)]
+    assert runs["paths-spo-plus-s0"].option("optimizer.lr") == best.option("optimizer.lr")
+    assert len({run.option("optimizer.lr") for run in runs.values()}) > 1
+    assert "**Quality at equal budgets**" in out
+    quality, cost = out.split("**Methods")[0].split("**Cost to target, and test data**")
+    for table, winners in ((quality, 3), (cost, 3)):
+        rows = [
+            line for line in table.splitlines() if line.startswith(("| SPO+ |", "| Identity |"))
+        ]
+        assert len(rows) == 2
+        assert "".join(rows).count("**") == 2 * winners  # one of each column
+    assert "Table 1" not in out
+    page = (folder / "page.html").read_text()
+    assert "Quality at equal budgets" in page
+    assert "search-" not in page
+
+
+def test_every_method_of_the_scoreboard_has_the_same_search():
+    plan = read_plan("scoreboard")
+    rows = [entry for entry in plan.entries if not entry.setting]
+    assert {len(entry.best_of) for entry in rows} == {6}
+    methods: dict[str, set[str]] = {}
+    for entry in rows:
+        recipe = Recipe.from_tables(read_recipe(entry.recipe, plan.overrides(entry, tiny=False)))
+        task, method = recipe.title.split(", ")
+        methods.setdefault(task, set()).add(method)
+        limit = recipe.training.max_seconds
+        assert limit == entry.seconds <= 60
+        assert entry.seeds == (10 if task == "Paths" else 3)
+    assert all(len(found) >= 8 for found in methods.values())
+    assert list(methods) == ["Subsets", "Trees", "Paths"]
+    for entry in plan.entries:
+        if entry.setting:
+            tables = read_recipe(entry.recipe, plan.overrides(entry, tiny=False))
+            assert tables["training"]["max_seconds"] == 20
 
 
 def test_a_budget_does_not_hide_what_failed(tmp_path, capfd, monkeypatch):

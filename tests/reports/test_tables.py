@@ -20,7 +20,7 @@ TABLE = Table(
     "Small | table",
     [("", "method"), ("over", "value"), ("over", "words")],
     [[Cell("a|b <i>"), Cell("1.0 ± 0.1", 1.0, 0.123456), Cell()],
-     [Cell("c"), Cell("not reached", math.inf), Cell("not run")]],
+     [Cell("c"), Cell("not reached", math.inf), Cell("not run", best=True)]],
     ["A note & more."],
 )  # fmt: skip
 
@@ -32,7 +32,7 @@ def test_a_table_as_markdown():
         "| method | over: value | over: words |",
         "| --- | ---: | --- |",
         f"| a\\|b &lt;i&gt; | 1.0 ± 0.1 | {NOTHING} |",
-        "| c | not reached | not run |",
+        "| c | not reached | **not run** |",
         "",
         "A note & more.",
     ]
@@ -53,6 +53,8 @@ def test_a_table_as_html_keeps_text_as_text():
     assert "a|b &lt;i&gt;" in text
     assert '<th colspan="2" scope="colgroup">over</th>' in text
     assert 'data-value="Infinity"' in text
+    assert ">not reached</td>" in text
+    assert "><b>not run</b></td>" in text
     assert '<p class="note">A note &amp; more.</p>' in text
 
 

@@ -1,12 +1,14 @@
 """The exact law of perturb-and-MAP, against simulation and against the sum over orders."""
 
 import itertools
+import math
 
 import pytest
 import torch
 
 import nestruct
 from nestruct import InputError
+from nestruct.structures import log_top_k_chance
 
 STRUCTURES = [
     nestruct.Categorical(6),
@@ -131,3 +133,49 @@ def test_mistakes_are_refused():
         nestruct.perturb_and_map_law(
             nestruct.Categorical(2), torch.tensor([[0.0, 1], [0, torch.nan]])
         )
+
+
+@pytest.mark.parametrize(("n", "k"), [(1, 1), (4, 0), (4, 4), (5, 2), (7, 3)])
+@pytest.mark.parametrize("scale", [0.0, 1.0, 6.0])
+def test_the_chance_of_a_subset_is_the_sum_over_orders(n, k, scale):
+    scores = scale * gaussian(nestruct.KSubset(n, k))
+    for z in nestruct.KSubset(n, k).enumerate().double():
+        found = log_top_k_chance(scores, z)
+        weights, exact = scores.exp(), 0.0
+        for order in itertools.permutations(z.nonzero().flatten().tolist()):  # Plackett-Luce
+            left, chance = weights.sum(), torch.ones((), dtype=torch.float64)
+            for item in order:
+                chance, left = chance * weights[item] / left, left - weights[item]
+            exact = exact + chance
+        assert found.item() == pytest.approx(math.log(exact), abs=1e-6)
+
+
+def test_the_chances_of_large_subsets_agree_with_the_law():
+    scores = 2 * gaussian(nestruct.KSubset(12, 6), 3)
+    structure = nestruct.KSubset(12, 6)
+    z = structure.enumerate().double()[:, None].expand(-1, 3, -1)
+    law = nestruct.perturb_and_map_law(structure, scores)
+    torch.testing.assert_close(
+        log_top_k_chance(scores.expand_as(z), z).T, law.log(), atol=1e-6, rtol=0
+    )
+
+
+def test_the_chance_of_a_subset_at_extremes():
+    z = torch.tensor([1.0, 1.0, 0.0, 0.0])
+    certain = torch.tensor([90.0, 90.0, -torch.inf, 0.0])
+    assert log_top_k_chance(certain, z).item() == pytest.approx(0, abs=1e-6)
+    never = torch.tensor([-90.0, -90.0, 200.0, 0.0])
+    assert log_top_k_chance(never, z).item() == pytest.approx(-580 + math.log(2))
+    assert log_top_k_chance(torch.tensor([0.0, -torch.inf, 0.0, 0.0]), z) == -torch.inf
+    assert log_top_k_chance(torch.tensor([0.0, torch.nan, 0.0, 0.0]), z).isnan()
+    scores = gaussian(nestruct.KSubset(4, 2)).requires_grad_()
+    assert torch.autograd.gradcheck(lambda s: log_top_k_chance(s, z), scores)
+    assert (
+        torch.autograd.grad(log_top_k_chance(certain.requires_grad_(), z), certain)[0]
+        .isfinite()
+        .all()
+    )
+    with pytest.raises(
+        InputError, match=r"z must have the shape of the scores, \(4,\), got \(3,\)"
+    ):
+        log_top_k_chance(scores, z[:3])

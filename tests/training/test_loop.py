@@ -1,5 +1,7 @@
 """The loop: when it stops, what it counts, logs and keeps as best."""
 
+import time
+
 import pytest
 import torch
 import toys
@@ -7,6 +9,7 @@ from fits import HELD_OUT, Momentum, metrics, train
 from torch.optim import lr_scheduler
 
 import nestruct
+from nestruct.reports import read_run
 
 
 def test_early_stopping(tmp_path):
@@ -16,6 +19,27 @@ def test_early_stopping(tmp_path):
     assert result.best_step == 0
     _, again = train(lr=0.0, patience=2, max_steps=100, eval_interval=3, run=tmp_path, resume=True)
     assert again.step == 6
+
+
+def test_a_limit_of_seconds(tmp_path):
+    """The state at the end is evaluated too, and nothing is left to do."""
+
+    def wait(event):
+        time.sleep(0.02 * (event["split"] == "train"))
+
+    options = {"max_steps": 1000, "eval_interval": 1000, "log_interval": 1, "max_seconds": 0.5}
+    _, result = train(run=tmp_path, callbacks=[wait], **options)
+    assert result.reason == "stopped in time"
+    assert 1 <= result.step <= 25
+    lines = metrics(tmp_path)
+    steps = [line["step"] for line in lines if line["split"] == "validation"]
+    assert steps == [0, result.step]
+    _, again = train(run=tmp_path, resume=True, **options)
+    assert (again.step, again.reason) == (result.step, "stopped in time")
+    assert metrics(tmp_path) == lines
+    assert read_run(tmp_path).finished
+    with pytest.raises(nestruct.InputError, match="max_seconds must be positive, got 0"):
+        train(max_seconds=0.0)
 
 
 def test_a_metric_can_be_maximized():

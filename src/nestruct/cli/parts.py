@@ -24,7 +24,7 @@ from nestruct.reports import (
 )
 from nestruct.reports.paper import sections
 from nestruct.training import read_recipe
-from nestruct.training.recipes.plan import Plan, estimate
+from nestruct.training.recipes.plan import TRY, Plan, estimate
 from nestruct.training.recipes.recipe import parse_value, resolve_device
 from nestruct.wording import duration
 
@@ -150,7 +150,12 @@ class RunsPart:
             print(f"Missing: {name}; {remedy}.")
         seeds = Counter(entry for entry, _ in self.plan.runs(self.seeds))
         rows = [("run", "recipe", "seeds", f"each, {self.plan.jobs} side by side")]
-        rows += [(e.name, e.recipe, str(n), duration(e.seconds)) for e, n in seeds.items()]
+        own = [(entry, count) for entry, count in seeds.items() if not entry.setting]
+        rows += [(e.name, e.recipe, str(n), duration(e.seconds)) for e, n in own]
+        tries = {len(entry.best_of) for entry, _ in own if entry.best_of}
+        if tries:
+            many = " to ".join(map(str, sorted({min(tries), max(tries)})))
+            print(f"Each has a search before it: {many} short runs, the best on validation data.")
         columns = list(zip(*rows, strict=True))[: 3 if self.tiny else 4]
         padded = [[cell.ljust(max(map(len, column))) for cell in column] for column in columns]
         for row in zip(*padded, strict=True):
@@ -185,7 +190,8 @@ class RunsPart:
 
     def _conclude(self) -> None:
         plan, folder = self.plan, self.folder
-        runs = find_runs([folder])[0] if folder.is_dir() else []
+        there = find_runs([folder])[0] if folder.is_dir() else []
+        runs = [run for run in there if not run.name.startswith(TRY)]
         if not runs:
             return
         title = f"{plan.title} (tiny: not comparable)" if self.tiny else plan.title
@@ -205,13 +211,16 @@ def _jobs(plan: Plan, folder: Path, seeds: int | None, device: str | None, tiny:
     where = resolve_device(device or "auto")
     jobs: dict[tuple[str, int], Job] = {}
     for entry, seed in plan.runs(seeds):
-        overrides = [*plan.overrides(entry, tiny=tiny), f"seed={seed}", f"device={where}"]
+        own = entry.seed(seed)
+        overrides = [*plan.overrides(entry, tiny=tiny), f"seed={own}", f"device={where}"]
         start = plan.start(entry, seed)
         jobs[entry.name, seed] = Job(
-            folder=folder / f"{entry.name}-s{seed}",
+            folder=folder / f"{entry.name}-s{own}",
             words=[entry.recipe, *overrides],
             device=device,
             after=None if start is None else jobs[start],
+            setting=entry.setting,
+            best_of=[jobs[name, 0] for name in entry.best_of],
         )
     return list(jobs.values())
 

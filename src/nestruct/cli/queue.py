@@ -39,6 +39,8 @@ class Job:
         device: Where a run goes on that is continued; where it was, when None.
         after: A job whose best parameters are the first ones of this.
         processes: How many share the run's work, under torchrun.
+        setting: What it tries, of its words; empty where it tries nothing.
+        best_of: Jobs that try something; the one that is best on validation data gives its setting.
         trust: Which names of the form ``module:Class`` may be imported: all, none, or these.
     """
 
@@ -48,6 +50,8 @@ class Job:
     device: str | None = None
     after: "Job | None" = None
     processes: int = 1
+    setting: Sequence[str] = ()
+    best_of: "Sequence[Job]" = ()
     trust: Trust = False
 
     @property
@@ -84,7 +88,21 @@ class Job:
         first = [] if self.after is None else ["--init-from", str(self.after.folder)]
         option = "--run" if self.processes == 1 else "--run-dir"  # torchrun has a --run too
         trust = ["--trust"] * (self.trust is True)
-        return [*train, *self.words, option, str(self.folder), *first, *trust]
+        return [*train, *self.words, *self.chosen(), option, str(self.folder), *first, *trust]
+
+    def chosen(self) -> Sequence[str]:
+        """The setting of the best of what was tried; empty where nothing was."""
+        tried = [(job.score(), job) for job in self.best_of]
+        known = [(score, job) for score, job in tried if score is not None]
+        return max(known, key=lambda pair: pair[0])[1].setting if known else ()
+
+    def score(self) -> float | None:
+        """How good it is on validation data, more is better; None where that is not known."""
+        if not self.is_done:
+            return None
+        run = read_run(self.folder)
+        value = run.value("best", str(run.option("training.metric")))
+        return value if value is None or run.option("training.maximize") else -value
 
     def outcome(self, status: int) -> str:
         """How the run ended, in a few words."""
@@ -145,15 +163,17 @@ def run_jobs(
                     (failed if status else good).add(job)
                     tell(f"{job.folder}: {job.outcome(status)}")
             for job in list(waiting):
-                if job.after is not None and job.after in failed:
+                before = {*job.best_of, *([] if job.after is None else [job.after])}
+                if job.after in failed or (job.best_of and failed >= set(job.best_of)):
                     waiting.remove(job)
                     failed.add(job)
-                    tell(f"{job.folder}: left out, for {job.after.folder} failed")
+                    lost = job.after or job.best_of[0]
+                    tell(f"{job.folder}: left out, for {lost.folder} failed")
                 elif job.is_done:
                     waiting.remove(job)
                     good.add(job)
                     tell(f"{job.folder}: already done, {job.outcome(0)}")
-                elif len(running) < at_once and (job.after is None or job.after in good):
+                elif len(running) < at_once and before <= good | failed:
                     waiting.remove(job)
                     running[job] = _start(job, stack, threads)
             if interrupt or (deadline is not None and time.monotonic() > deadline):

@@ -15,6 +15,7 @@ from nestruct.cli.queue import Job, run_jobs
 from nestruct.errors import InputError
 from nestruct.training import Recipe, build, read_recipe
 from nestruct.training.recipes import typed_names
+from nestruct.training.recipes.grid import grid
 
 Settings = Annotated[
     tuple[str, ...], Positional, arg(metavar="KEY=A,B,C ...", help_behavior_hint="")
@@ -59,14 +60,14 @@ def sweep(
         raise InputError(
             "--max-steps and training.max_steps say the same: leave one of the two out."
         )
-    grid, varied = _grid(settings)
+    combinations, varied = grid(settings)
     common = [] if max_steps is None else [f"training.max_steps={max_steps}"]
     common += [] if device is None else [f"device={device}"]
-    trusted = trust or typed_names(itertools.chain(*grid))
-    for overrides in grid:  # all of them can be trained, or none is started
+    trusted = trust or typed_names(itertools.chain(*combinations))
+    for overrides in combinations:  # all of them can be trained, or none is started
         tables = read_recipe(recipe, [*common, *overrides])
         build(Recipe.from_tables(tables, trust=trusted))
-    folders = [run / _name(overrides, varied) for overrides in grid]
+    folders = [run / _name(overrides, varied) for overrides in combinations]
     if len(set(folders)) < len(folders):
         raise InputError("Two runs of this sweep would be the same: say every value once.")
     words = [] if init_from is None else ["--init-from", str(init_from)]
@@ -79,9 +80,9 @@ def sweep(
             processes=processes,
             trust=trusted,
         )
-        for overrides, folder in zip(grid, folders, strict=True)
+        for overrides, folder in zip(combinations, folders, strict=True)
     ]
-    runs = f"{len(grid)} run{'s' * (len(grid) > 1)}"
+    runs = f"{len(combinations)} run{'s' * (len(combinations) > 1)}"
     print(f"{runs} in {run}, {jobs} at a time; their output is in *.log.", flush=True)
     with QueueDisplay(trainings) as display:
         ended = run_jobs(trainings, jobs, tell=display.tell, look=display.look)
@@ -90,21 +91,6 @@ def sweep(
         return 130
     print(f"See them with: nestruct report {shlex.quote(str(run))}/*/ -o page.html")
     return 1 if ended.failed else 0
-
-
-def _grid(settings: tuple[str, ...]) -> tuple[list[list[str]], list[str]]:
-    """Every combination, as overrides; and the keys that vary."""
-    axes = []
-    for setting in settings:
-        key, equals, values = setting.partition("=")
-        choices = re.split(r",(?![^\[]*\])", values)  # not at the commas within brackets
-        if not equals or not all(choices):
-            raise InputError(f"Say what to vary as KEY=A,B,C, like seed=0,1,2; got {setting!r}.")
-        axes.append([f"{key}={value}" for value in choices])
-    if not axes:
-        raise InputError("Say what to vary, like estimator.sigma=0.01,0.1 seed=0,1,2.")
-    varied = [axis[0].partition("=")[0] for axis in axes if len(axis) > 1 or len(axes) == 1]
-    return [list(choice) for choice in itertools.product(*axes)], varied
 
 
 def _name(overrides: list[str], varied: list[str]) -> str:

@@ -174,7 +174,9 @@ class SolverGradient(Backpropagation):
         z = weight.divide(torch.where(z.isnan(), 0.0, z))
         losses = model.loss_at(batch, scores, z)
         self._check_derivative(model, losses, z)
-        losses = torch.where(failed.view(losses.shape), torch.nan, losses)
+        per_example = scores.shape[1 : scores.dim() - structure.part_axes].numel()
+        none = failed.view(*losses.shape, per_example).any(-1)
+        losses = torch.where(none, torch.nan, losses)
         instances = z.shape[: z.dim() - model.structure.part_axes].numel()
         later = self.calls_on_the_way_back * instances if z.requires_grad else 0
         return Terms(

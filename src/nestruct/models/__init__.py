@@ -8,6 +8,7 @@ from nestruct.models.parser import ParserVAE
 from nestruct.models.path_costs import PathCosts
 from nestruct.models.relational import RelationalVAE
 from nestruct.models.structured import StructuredModel, hard_structures
+from nestruct.models.subset_vae import SubsetVAE
 from nestruct.models.vae import StructuredVAE
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "RelationalVAE",
     "StructuredModel",
     "StructuredVAE",
+    "SubsetVAE",
     "hard_structures",
     "mlp",
 ]

@@ -10,6 +10,7 @@ from nestruct.models.listops import ListOpsModel
 from nestruct.models.parser import ParserVAE
 from nestruct.models.path_costs import PathCosts
 from nestruct.models.relational import RelationalVAE
+from nestruct.models.subset_vae import SubsetVAE
 
 
 @dataclass(frozen=True)
@@ -32,4 +33,5 @@ MODELS = {
     "parser": RecipeModel(ParserVAE, given=("vocabulary", "vectors")),
     "path-costs": RecipeModel(PathCosts, given=("num_features", "height", "width")),
     "relational": RecipeModel(RelationalVAE, given=("num_nodes", "num_times")),
+    "subsets": RecipeModel(SubsetVAE, given=("num_inputs",)),
 }

@@ -86,6 +86,18 @@ METRICS: dict[str, Metric] = {
     "edge_precision": Metric(label="edge precision", better="higher", percent=True),
     "edge_recall": Metric(label="edge recall", better="higher", percent=True),
     "nll": Metric(label="negative log-likelihood"),
+    "loss_top_k": Metric(
+        label="negative ELBO with the law of perturb-and-MAP",
+        short="loss, top-k law",
+        unit="nats",
+    ),
+    "loss_simple": Metric(
+        label="loss with the entropy of SIMPLE's notebook",
+        short="loss, SIMPLE's entropy",
+        unit="nats",
+        note="SIMPLE's notebook leaves out a part of the entropy, so its loss is no bound that "
+        "others can be compared with.",
+    ),
     "lr": Metric(label="learning rate"),
     "grad_norm": Metric(label="gradient norm"),
 }

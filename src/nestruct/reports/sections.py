@@ -7,6 +7,7 @@
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from nestruct.reports.budgets import budget_tables, has_tasks
 from nestruct.reports.groups import Group
 from nestruct.reports.methods import methods_table
 from nestruct.reports.scoreboard import reaches_targets, scoreboard
@@ -43,7 +44,10 @@ METHODS = ReportSection("Methods", bool, lambda groups: Content([methods_table(g
 SCOREBOARD = ReportSection(
     "Cost to target", reaches_targets, lambda groups: Content(scoreboard(groups))
 )
-SECTIONS: list[ReportSection] = [METHODS, SCOREBOARD]
+EQUAL_BUDGETS = ReportSection(
+    "Quality at equal budgets", has_tasks, lambda groups: Content(budget_tables(groups))
+)
+SECTIONS: list[ReportSection] = [EQUAL_BUDGETS, METHODS, SCOREBOARD]
 
 
 def contents(

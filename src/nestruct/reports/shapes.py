@@ -41,7 +41,10 @@ def shape_of(scene: Record) -> Shape:
     if nodes_of(scene):
         # Subsets of the pairs of particles are drawn as the graphs they are.
         return SHAPES["SpanningTree"]._replace(noun=_noun(scene))
-    shape = (scene.get("options") or {}).get("shape")
+    options = scene.get("options") or {}
+    if options.get("several"):  # a row of cells, or several, for each structure of an example
+        return Shape(draw_cells, noun=_noun(scene), stacked=False)
+    shape = options.get("shape")
     return SHAPES.get(scene["structure"], Shape(draw_cells, stacked=len(shape or [0]) == 1))
 
 

@@ -28,12 +28,14 @@ class Cell:
         value: What it sorts by; None for words, infinity for what was never reached.
         spread: The standard deviation over runs, where there were several.
         extra: More numbers that the text tells, by name: the ends of an interval, say.
+        best: Whether it is the one to look at, in bold.
     """
 
     text: str = ""
     value: float | None = None
     spread: float | None = None
     extra: Mapping[str, float] = field(default_factory=dict)
+    best: bool = False
 
 
 @dataclass(frozen=True)
@@ -103,9 +105,9 @@ def to_markdown(table: Table) -> str:
     """A table as Markdown has it, under its title in bold."""
     heads = [": ".join(filter(None, pair)) for pair in table.columns]
     lines = ["---" if table.is_text(c) else "---:" for c in range(len(heads))]
-    rows = [[cell.text or NOTHING for cell in row] for row in table.rows]
-    rows = [[_escaped(text).replace("|", "\\|") for text in row] for row in [heads, lines, *rows]]
-    body = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    rows = [[_in_markdown(cell) for cell in row] for row in table.rows]
+    heads = [_escaped(head).replace("|", "\\|") for head in heads]
+    body = "\n".join(f"| {' | '.join(row)} |" for row in [heads, lines, *rows])
     notes = f"\n\n{_escaped(' '.join(table.notes))}" if table.notes else ""
     return f"**{_escaped(table.title)}**\n\n{body}{notes}\n"
 
@@ -145,7 +147,13 @@ def _more(cell: Cell) -> dict[str, float]:
 def _td(cell: Cell, side: str) -> str:
     side = ' class="first long"' if len(cell.text) > 32 else side
     value = "" if cell.value is None else f' data-value="{_value(cell.value)}"'
-    return f"<td{side}{value}>{html.escape(cell.text) or NOTHING}</td>"
+    text = html.escape(cell.text) or NOTHING
+    return f"<td{side}{value}>{f'<b>{text}</b>' if cell.best else text}</td>"
+
+
+def _in_markdown(cell: Cell) -> str:
+    text = _escaped(cell.text or NOTHING).replace("|", "\\|")
+    return f"**{text}**" if cell.best else text
 
 
 def _value(value: float) -> str:

@@ -28,7 +28,7 @@ from nestruct.structures.k_subset import KSubset
 from nestruct.structures.linear_chain import LinearChain
 from nestruct.structures.non_projective_tree import NonProjectiveTree
 from nestruct.structures.permutation import Permutation
-from nestruct.structures.perturb_and_map import perturb_and_map_law
+from nestruct.structures.perturb_and_map import log_top_k_chance, perturb_and_map_law
 from nestruct.structures.projective_tree import ProjectiveTree
 from nestruct.structures.recurrence import Recurrence
 from nestruct.structures.relaxations.sparse_map import sparse_map
@@ -63,6 +63,7 @@ __all__ = [
     "SpanningTree",
     "Structure",
     "kbest",
+    "log_top_k_chance",
     "max_marginals",
     "nan_rows",
     "perturb_and_map_law",

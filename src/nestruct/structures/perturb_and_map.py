@@ -1,4 +1,4 @@
-"""The exact law of perturb-and-MAP with one Gumbel per part, for small spaces: an oracle for tests.
+"""The exact law of perturb-and-MAP with one Gumbel per part: of small spaces, and of one subset.
 
 It is not the Gibbs law (except for Categorical). In a matroid (subsets of size k, spanning trees)
 the argmax is greedy, and the order in which parts are taken is a race between exponential clocks,
@@ -9,7 +9,15 @@ so with weights w = exp(scores)
 
 here computed over sets of parts instead of orders: the chance that greedy passes through a set,
 level by level.
+
+For subsets the clocks give one integral instead. S wins if all its clocks ring before the first of
+the others, which rings at a rate of W, the sum of the others' weights. Given that time t, the
+chance is the product over S of ``1 - exp(-w_i t)``; with ``u = exp(-W t)``, which is uniform,
+
+    P(S) = integral from 0 to 1 of the product over S of (1 - u^(w_i / W)) du.
 """
+
+import math
 
 import torch
 from jaxtyping import Float
@@ -70,3 +78,60 @@ def perturb_and_map_law(
             -1, target, step
         )
     return torch.where(failed[..., None], torch.nan, chance)
+
+
+def log_top_k_chance(scores: Tensor, z: Tensor) -> Float[Tensor, "*batch"]:
+    """Log of the chance that ``argmax(scores + Gumbel)`` of a `KSubset` is ``z``, for any size.
+
+    With it a subset model that is trained with perturb-and-MAP samples has a bound of its own law:
+    ``log p(x, z) - log q(z)`` at a sample z. Differentiable with respect to the scores. About as
+    accurate as float64 is.
+
+    Args:
+        scores: ``[..., items]``.
+        z: 0/1, of the same shape: a 1 for each chosen item.
+
+    Example:
+        >>> import torch, nestruct
+        >>> z = torch.tensor([1.0, 1.0, 0.0, 0.0])
+        >>> nestruct.structures.log_top_k_chance(torch.zeros(4), z).exp()  # one of six subsets
+        tensor(0.1667)
+    """
+    if z.shape != scores.shape:
+        raise InputError(
+            f"log_top_k_chance: z must have the shape of the scores, {tuple(scores.shape)}, got "
+            f"{tuple(z.shape)}."
+        )
+    chosen, wide = z > 0, scores.double()
+    others = torch.where(chosen, -torch.inf, wide).logsumexp(-1, keepdim=True)
+    # Nobody else is there: all clocks ring in time. A number keeps the derivative finite.
+    others = torch.where(others == -torch.inf, -_FAR, others)
+    # s = log(W t): the integrand is smooth and falls off fast on both sides, where the trapezoid
+    # rule gains digits with every node. In u it has corners at 0 and 1 that no polynomial fits.
+    k = int(chosen.sum(-1).max()) if chosen.numel() else 0
+    times = _log_times(k).to(wide.device)
+    total = times - times.exp()
+    for item in range(scores.shape[-1]):
+        log_rate = wide[..., item, None] - others
+        rang = _log_one_minus_exp(log_rate + times)
+        total = total + torch.where(chosen[..., item, None], rang, 0.0)
+    found = total.logsumexp(-1) + math.log(float(times[1] - times[0]))
+    return torch.where(wide.isnan().any(-1), torch.nan, found).to(scores.dtype)
+
+
+_FAR = 1e4  # a log-weight beyond all others
+_EARLY = -18.0  # log of the time before which nothing happens: less than 2e-8 of the whole
+
+
+def _log_times(k: int) -> Float[Tensor, " nodes"]:
+    """Nodes from before the first of k clocks can matter until after the last."""
+    last = math.log(k + 10 * math.sqrt(k) + 40)
+    step = min(0.25, 1 / math.sqrt(k + 1))  # the peak becomes narrow as k grows
+    return torch.linspace(_EARLY, last, 1 + math.ceil((last - _EARLY) / step), dtype=torch.float64)
+
+
+def _log_one_minus_exp(log_x: Tensor) -> Tensor:
+    """``log(1 - exp(-x))`` for ``x = exp(log_x)``, right for any x, its derivative too."""
+    small = log_x < -15
+    x = torch.where(small, 0.0, log_x.clamp(max=6.0)).exp()
+    return torch.where(small, log_x, torch.log(-torch.expm1(-x)))

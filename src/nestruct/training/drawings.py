@@ -51,9 +51,12 @@ class Drawings:
         with as_in_use(self.model):
             z = self.model.infer(self.batch)
         truth = true_structures(self.model, self.batch, z)
+        scene = described(self.model.structure)
+        if z.dim() - 1 > self.model.structure.part_axes:
+            scene["options"] |= {"several": True, "shape": list(z.shape[1:])}
         header = {
             "format": 1,
-            **described(self.model.structure),
+            **scene,
             "true": None if truth is None else parts_of(truth),
             "drawing": None if self.describe is None else self.describe(self.batch),
             "references": self._references(z),

@@ -90,6 +90,7 @@ class FitResult:
     Args:
         step: Steps done.
         reason: ``finished``, ``stopped early`` (no improvement for ``patience`` evaluations),
+            ``stopped in time`` (``max_seconds`` are over),
             ``stopped by a callback``, or ``interrupted``.
         initial: Validation metrics before the first step; None without a validation set.
         best: Validation metrics at ``best_step``.

@@ -72,6 +72,10 @@ class Loop:
             # Asked once: to look for a hook takes as long as launching a kernel or two.
             after_step = self.model.after_step if isinstance(self.model, HasAfterStep) else None
             while now.step < settings.max_steps and not self._is_stuck():
+                if self._is_late():
+                    if self.validation is not None and not settings.is_eval_step(now.step):
+                        self._evaluate()
+                    return self._finish("stopped in time")
                 if any_rank(bool(interrupt) or self._stopped, self.session.device):
                     if any_rank(self._stopped, self.session.device):
                         return self._finish("stopped by a callback")
@@ -241,6 +245,10 @@ class Loop:
     def _is_stuck(self) -> bool:
         patience = self.settings.patience
         return patience is not None and self.session.now.unimproved >= patience
+
+    def _is_late(self) -> bool:
+        limit = self.settings.max_seconds
+        return limit is not None and any_rank(self._watch.seconds >= limit, self.session.device)
 
 
 def _on_device(report: StepReport) -> dict[str, Any]:

@@ -32,6 +32,9 @@ class Training:
         metric: The validation metric that decides which parameters are best.
         maximize: Whether a larger metric is better.
         patience: Evaluations without improvement after which training stops; never when None.
+        max_seconds: Wall-clock after which training ends, evaluations and trial starts included; it
+            is looked at between steps. No limit when None. Where a run then ends depends on the
+            machine.
         checkpoint_seconds: Time between checkpoints of the last state; 0 for one every step.
         matmul_precision: How float32 matrices are multiplied on a GPU: ``highest``, or ``high``,
             which keeps 10 bits of each factor and is several times faster (TF32); see
@@ -43,7 +46,8 @@ class Training:
             model.
         start_steps: Steps that each of them is trained for, with the optimizer's own learning rate.
             The training begins, its optimizer and estimator anew, with the parameters whose
-            validation metric is then the best. What they cost is counted.
+            validation metric is then the best. What they cost is counted. With `max_seconds` at
+            most half of these are spent on starts.
     """
 
     max_steps: int = 0
@@ -55,6 +59,7 @@ class Training:
     metric: str = "loss"
     maximize: bool = False
     patience: int | None = None
+    max_seconds: float | None = None
     checkpoint_seconds: float = 60.0
     matmul_precision: Literal["highest", "high"] = "highest"
     smoothing_gap: int = 0
@@ -74,6 +79,8 @@ class Training:
         check_choice("training.matmul_precision", self.matmul_precision, ("highest", "high"))
         if self.max_steps < 0:
             raise InputError(f"training.max_steps must not be negative, got {self.max_steps}.")
+        if self.max_seconds is not None and not self.max_seconds > 0:
+            raise InputError(f"training.max_seconds must be positive, got {self.max_seconds}.")
         if not self.checkpoint_seconds >= 0:
             raise InputError(
                 f"training.checkpoint_seconds must not be negative, got {self.checkpoint_seconds}."

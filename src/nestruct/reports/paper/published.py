@@ -118,7 +118,12 @@ class PublishedTable:
         return column if column in self.columns else None
 
     def row(self, run: Run) -> Row | None:
-        """The row that a run belongs to; None where its task or its method is another."""
+        """The row that a run belongs to; None where its task or its method is another.
+
+        A run that ends by the clock is in none: where it ended depends on the machine.
+        """
+        if isinstance(run.option("training.max_seconds"), int | float):
+            return None
         if not (_agrees(run, "data", self.data) and _agrees(run, "model", self.model)):
             return None
         column = self.place(run)

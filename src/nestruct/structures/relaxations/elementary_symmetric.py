@@ -36,6 +36,26 @@ def sample_subsets(
     return torch.cat(taken[::-1], -1).to(scores.dtype)
 
 
+def entropy_from(
+    scores: Float[Tensor, "*batch items"], k: int, first: int = 1
+) -> Float[Tensor, "*batch"]:
+    """The entropy in what items ``first`` to n tell, given those before; all of it from item 1 on.
+
+    ``H[i, j] = h(p) + p H[i-1, j-1] + (1 - p) H[i-1, j]`` with p the chance that item i is one of
+    the j among the first i, and h the entropy of that choice.
+    """
+    tables = _tables(scores, k)
+    found = torch.zeros_like(tables[0])
+    for item in range(first - 1, scores.shape[-1]):
+        before = tables[item]
+        log_odds = before[..., :-1] + scores[..., item, None] - before[..., 1:]
+        chance = torch.sigmoid(log_odds)
+        choice = torch.nn.functional.softplus(log_odds) - log_odds * chance
+        later = choice + chance * found[..., :-1] + (1 - chance) * found[..., 1:]
+        found = torch.cat([found[..., :1], later], -1)
+    return found[..., k]
+
+
 def _tables(scores: Float[Tensor, "*batch items"], k: int) -> list[Float[Tensor, "*batch orders"]]:
     """``tables[i][..., j]``: log of the sum over j-subsets of the first i items, j = 0..k."""
     lead = scores.shape[:-1]

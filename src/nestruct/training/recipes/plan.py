@@ -8,6 +8,11 @@ from importlib import resources
 from typing import Any
 
 from nestruct.checks import check_name
+from nestruct.training.recipes.grid import grid
+
+TRY = "search-"  # what the names of runs begin with that try a setting
+_TRY_SEED = 1000  # of those runs: what is chosen by them is then run with other seeds
+_TINY_TRIES = 2
 
 
 @dataclass(frozen=True)
@@ -25,6 +30,10 @@ class PlannedRun:
         fills: Whether one of them fills the GPU, so that it is faster where it is alone.
         after: The entry whose run it starts from: the one of the same seed, or its only one.
         tiny: Further overrides of the tiny version.
+        search: What is tried before, as ``nestruct sweep`` takes it (``KEY=A,B,C``): every
+            combination once. The best on validation data is what the seeds are run with.
+        setting: What a try tries; of no other entry.
+        best_of: The tries of an entry with ``search``.
     """
 
     name: str
@@ -37,6 +46,33 @@ class PlannedRun:
     fills: bool = False
     after: str | None = None
     tiny: tuple[str, ...] = ()
+    search: tuple[str, ...] = ()
+    setting: tuple[str, ...] = ()
+    best_of: tuple[str, ...] = ()
+
+    def seed(self, number: int) -> int:
+        """The seed of one of its runs, which are numbered from 0 on."""
+        return number + _TRY_SEED * bool(self.setting)
+
+    def tries(self, options: Sequence[str], seconds: int, most: int | None) -> "list[PlannedRun]":
+        """What is tried for it, and then itself."""
+        if not self.search:
+            return [self]
+        settings, _ = grid(self.search)
+        found = [
+            replace(
+                self,
+                name=f"{TRY}{self.name}-{number}",
+                options=(*self.options, *options),
+                setting=tuple(setting),
+                search=(),
+                seeds=1,
+                once=True,
+                seconds=seconds or self.seconds,
+            )
+            for number, setting in enumerate(settings[:most], start=1)
+        ]
+        return [*found, replace(self, best_of=tuple(one.name for one in found))]
 
     def on(self, name: str, options: Sequence[str]) -> "PlannedRun":
         """The same on other data: their name comes first, and their options."""
@@ -97,12 +133,12 @@ class Plan:
     def overrides(self, entry: PlannedRun, *, tiny: bool) -> list[str]:
         """What a run of an entry changes in its recipe."""
         if not tiny:
-            return list(entry.options)
+            return [*entry.options, *entry.setting]
         small = [*self.tiny, *entry.tiny]
         other_data = any(override.startswith("data.name=") for override in small)
         kept = [o for o in entry.options if not (other_data and o.startswith("data."))]
         merged = dict(override.split("=", 1) for override in itertools.chain(kept, small))
-        return [f"{key}={value}" for key, value in merged.items()]
+        return [*(f"{key}={value}" for key, value in merged.items()), *entry.setting]
 
 
 def plan_names() -> list[str]:
@@ -123,13 +159,17 @@ def read_plan(name: str, *, tiny: bool = False) -> Plan:
     - ``base``, another plan: what the file does not say is as there, and its runs come after those;
     - ``options``, overrides of every run;
     - ``seeds``, how many seeds every run has, also one that is run once elsewhere;
+    - ``search_options``, overrides of the runs that try a setting (`PlannedRun.search`), and
+      ``search_seconds``, what one of them takes;
     - ``vary``, names with options: every run that is not run once is there for each of them;
     - ``each``, names with options: all runs are there for the first name, then for the second.
 
-    The tiny version has no ``each``; and of runs that its own data make the same, the first.
+    The tiny version has no ``each``; of runs that its own data make the same, the first; and tries
+    two settings of each search.
     """
     tables = _read(name)
     every, vary = tables.pop("options", []), tables.pop("vary", {})
+    search = (tables.pop("search_options", []), tables.pop("search_seconds", 0))
     seeds = {"seeds": tables.pop("seeds"), "once": False} if "seeds" in tables else {}
     entries = tuple(
         replace(entry, name=called, options=(*entry.options, *every, *more))
@@ -140,10 +180,11 @@ def read_plan(name: str, *, tiny: bool = False) -> Plan:
     if each and not tiny:
         entries = tuple(e.on(other, options) for other, options in each.items() for e in entries)
     plan = Plan(name=name, entries=entries, **_tuples(tables))
-    if not tiny:
-        return plan
-    distinct = {(e.recipe, *sorted(plan.overrides(e, tiny=True))): e for e in reversed(entries)}
-    return replace(plan, entries=tuple(reversed(distinct.values())))
+    if tiny:
+        distinct = {(e.recipe, *sorted(plan.overrides(e, tiny=True))): e for e in reversed(entries)}
+        entries = tuple(reversed(distinct.values()))
+    most = _TINY_TRIES if tiny else None
+    return replace(plan, entries=tuple(e for one in entries for e in one.tries(*search, most)))
 
 
 def _read(name: str) -> dict[str, Any]:

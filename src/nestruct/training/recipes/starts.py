@@ -24,6 +24,9 @@ def try_starts(
     settings, best, spent = recipe.training, None, Spent()
     steps = settings.start_steps
     short = dataclasses.replace(settings, max_steps=steps, log_interval=steps, patience=None)
+    if settings.max_seconds is not None:
+        seconds = settings.max_seconds / (2 * settings.num_starts)
+        short = dataclasses.replace(short, max_seconds=seconds)
     for start in range(settings.num_starts):
         candidate = build(recipe, start)
         try:

@@ -10,7 +10,9 @@ from nestruct.checks import check_value
 from nestruct.errors import InputError
 
 Record = dict[str, Any]  # one line of a log
-Reason = Literal["finished", "stopped early", "stopped by a callback", "interrupted"]
+Reason = Literal[
+    "finished", "stopped early", "stopped in time", "stopped by a callback", "interrupted"
+]
 LOGS = ("metrics.jsonl", "structures.jsonl")
 MOST_THREADS = 1024  # more would end the process before it begins
 

@@ -1,0 +1,72 @@
+"""Figures of methods against what they spend: of the subset VAE, and of the scoreboard."""
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+import matplotlib.pyplot as plt
+import scoreboard
+from table_data import Data
+
+from nestruct.reports.budgets import Curve
+from nestruct.wording import count
+
+NAMES = {"decoded": "decoder evaluations, one example each", "seconds": "seconds"}
+
+
+def subset_curves(data: Data) -> Any:
+    """The negative ELBO of the subset VAE against decodings and seconds; a line is a run."""
+    methods: dict[str, list[Curve]] = {}
+    for row in data["rows"]:
+        for name in row["runs"]:
+            points = data["runs"][name]["curve"]
+            spent = {key: points[key] for key in ("decoded", "seconds")}
+            label = f"{row['row']}, {row['epochs']:g} epochs"
+            methods.setdefault(label, []).append(Curve(points["loss"], spent))
+    figure, axes = plt.subplots(1, 2, figsize=(10, 3.8), layout="constrained", sharey=True)
+    for axis, kind in zip(axes, NAMES, strict=True):
+        _draw(axis, methods, kind)
+    axes[0].set_ylabel("negative ELBO on validation, nats")
+    return _with_legend(figure, axes)
+
+
+def task_curves(data: Data) -> Any:
+    """Every method of the scoreboard against seconds, a panel for each task."""
+    tasks = scoreboard.tasks(data)
+    figure, axes = plt.subplots(
+        1, len(tasks), figsize=(4 * len(tasks), 4.2), layout="constrained", squeeze=False
+    )
+    for axis, (task, methods) in zip(axes[0], tasks.items(), strict=True):
+        _draw(axis, methods, "seconds")
+        axis.set_title(task, fontsize=10)
+    return _with_legend(figure, axes[0])
+
+
+def _draw(axis: Any, methods: Mapping[str, Sequence[Curve]], kind: str) -> None:
+    """A line for each method: its mean over seeds, at the evaluations that all of them have."""
+    for place, (label, curves) in enumerate(methods.items()):
+        steps = min(len(curve.values) for curve in curves)
+        xs = [_mean([curve.spent[kind][k] for curve in curves]) for k in range(steps)]
+        ys = [fmean(curve.values[k] for curve in curves) for k in range(steps)]
+        begun = [all(curve.spent["decoded"][k] != 0 for curve in curves) for k in range(steps)]
+        # A logarithmic axis has no place for the untrained model.
+        points = [(x, y) for x, y, yes in zip(xs, ys, begun, strict=True) if x and yes]
+        if points:
+            style = ("-", "--", ":")[place // 10 % 3]
+            axis.plot(*zip(*points, strict=True), style, color=f"C{place % 10}", label=label)
+    axis.set(xscale="log", xlabel=NAMES[kind])
+    axis.xaxis.set_major_formatter(lambda value, _: count(value))
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if len(known) == len(values) else None
+
+
+def _with_legend(figure: Any, axes: Sequence[Any]) -> Any:
+    found: dict[str, Any] = {}
+    for axis in axes:
+        handles, labels = axis.get_legend_handles_labels()
+        found |= dict(zip(labels, handles, strict=True))
+    figure.legend(found.values(), found, loc="outside lower center", ncols=4, fontsize=8)
+    return figure

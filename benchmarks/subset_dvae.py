@@ -1,0 +1,67 @@
+"""The subset VAE on MNIST: its JSON from run files, and the table of it."""
+
+from collections.abc import Sequence
+from statistics import fmean
+
+from table_data import Data, archived, configurations, entry, numeric, runs_named, spread, summary
+
+from nestruct.training import read_recipe
+from nestruct.training.recipes.plan import read_plan
+from nestruct.wording import count, duration
+
+METRICS = ("loss", "loss_top_k", "loss_simple", "kl")
+EPOCH = 500  # steps
+
+
+def collect() -> Data:
+    with archived("subset-dvae") as folders:
+        runs = runs_named(folders)
+    entries = {name: entry(run, METRICS, curve=["loss", "decoded"]) for name, run in runs.items()}
+    rows: list[Data] = []
+    kinds = {name: (run.option("recipe"), run.last_step) for name, run in runs.items()}
+    for recipe, steps in dict.fromkeys(kinds.values()):
+        names = [name for name, kind in kinds.items() if kind == (recipe, steps)]
+        label = read_recipe(recipe)["title"].partition(", ")[2]
+        row: Data = {"row": label, "epochs": steps / EPOCH, "runs": names}
+        rows.append(row | summary([entries[n] for n in names], METRICS))
+    return {
+        "title": "Ten of twenty items, twenty times: a VAE on MNIST",
+        "archives": ["subset-dvae-runs.tar.xz"],
+        "protocol": "Test values at the step that was best on validation by `loss`: nats, one "
+        "sample per image. loss: exact samples and KL of the Gibbs law; loss_top_k: the law of "
+        "perturb-and-MAP; loss_simple: as loss, with the entropy of SIMPLE's notebook.",
+        "rows": rows,
+        **configurations(runs),
+        "runs": entries,
+    }
+
+
+def main_table(data: Data) -> str:
+    """The longest runs of every method, the best of each first; and what was not run."""
+    lines = []
+    for row in sorted(data["rows"], key=lambda row: (-row["epochs"], row["loss"]["mean"])):
+        runs = [data["runs"][name] for name in row["runs"]]
+        cells = [_nats([run["test"][metric] for run in runs]) for metric in METRICS]
+        cost = [fmean(run[key] for run in runs) for key in ("decoded", "seconds")]
+        device = runs[0]["device"] if runs[0]["device"] == "cpu" else "H200"
+        lines.append(
+            [
+                *(row["row"], f"{row['epochs']:g}", *cells, count(cost[0])),
+                f"{duration(cost[1])}, {device}",
+            ]
+        )
+    columns = ["", "epochs", "negative ELBO", "top-k law", "SIMPLE's entropy", "KL"]
+    text = numeric([*columns, "decodings", "one run"], lines)
+    left = not_run({row["row"] for row in data["rows"] if row["epochs"] >= 100})
+    return f"{text}\nNot run yet for 100 epochs: {'; '.join(left)}.\n" if left else text
+
+
+def not_run(done: set[str]) -> list[str]:
+    """The rows of the plan that have no run, by name."""
+    plan = read_plan("subset-dvae")
+    titles = [read_recipe(e.recipe, plan.overrides(e, tiny=False))["title"] for e in plan.entries]
+    return [label for title in titles if (label := title.partition(", ")[2]) not in done]
+
+
+def _nats(values: Sequence[float]) -> str:
+    return spread(values, lambda value: f"{value:.1f}")
