@@ -153,7 +153,7 @@ class TorchIMLE(torch.autograd.Function):
         return z.mean(0)
 
     @staticmethod
-    def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor, None, None]:
         perturbed, z = ctx.saved_tensors
         return z.mean(0) - GRID.argmax(perturbed - ctx.beta * slopes[0]).mean(0), None, None
 

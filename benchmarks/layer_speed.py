@@ -116,9 +116,9 @@ STRUCTURES: dict[str, tuple[Any, Any, int]] = {
 
 def pyepo_layer(solve: Callable[[np.ndarray], np.ndarray], parts: int) -> Any:
     """PyEPO's perturbed optimizer around a function of one instance; it calls `solve()` on each."""
-    from pyepo import EPO  # type: ignore[import-not-found]
-    from pyepo.func import perturbedOpt  # type: ignore[import-not-found]
-    from pyepo.model.opt import optModel  # type: ignore[import-not-found]
+    from pyepo import EPO
+    from pyepo.func import perturbedOpt
+    from pyepo.model.opt import optModel
 
     class Model(optModel):
         modelSense = EPO.MAXIMIZE  # noqa: N815 (theirs)

@@ -83,6 +83,11 @@ def our_marginals(structure_of: Callable[[int], Any]) -> Solver:
     return Solver("ours", prepare, on_gpu=True)
 
 
+def _whatever_size(structure: nestruct.Structure, n: int) -> nestruct.Structure:
+    """The structure, which takes any number of words."""
+    return structure
+
+
 def dependency_trees(single_root: bool) -> list[Problem]:
     rule = "single root" if single_root else "several roots"
     eisner, mst = partial(supar, single_root, True), partial(supar, single_root, False)
@@ -91,8 +96,8 @@ def dependency_trees(single_root: bool) -> list[Problem]:
         "projective": nestruct.ProjectiveTree(single_root),
         "non-projective": nestruct.NonProjectiveTree(single_root),
     }
-    found = {name: ours(lambda n, s=s: s) for name, s in structures.items()}
-    sums = {name: our_marginals(lambda n, s=s: s) for name, s in structures.items()}
+    found = {name: ours(partial(_whatever_size, one)) for name, one in structures.items()}
+    sums = {name: our_marginals(partial(_whatever_size, one)) for name, one in structures.items()}
     projective = [found["projective"], Solver("supar", eisner, any_batch=True, on_gpu=True)]
     free = [found["non-projective"]]
     free += [Solver("networkx", partial(networkx_arborescence, single_root), max_size=50)]

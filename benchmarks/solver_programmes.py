@@ -6,7 +6,7 @@ scores of states; its marginals are then those of states, a smaller job than our
 """
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from importlib import import_module
 
@@ -47,7 +47,7 @@ def dynamic_programmes() -> list[Problem]:
 def both(
     name: str,
     structure: nestruct.structures.DynamicProgramme,
-    peers: dict[str, Callable[[bool, Tensor, int], Task]],
+    peers: Mapping[str, Callable[..., Task]],
     scores_of: Callable[[Tensor], Tensor] = Tensor.clone,
 ) -> list[Problem]:
     def sizes(n: int) -> tuple[int, ...]:

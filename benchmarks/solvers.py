@@ -176,7 +176,8 @@ def floors_us(problem: Problem, n: int, rates: dict[str, float]) -> dict[str, fl
 def fit_batch(solver: Solver, scores: Tensor, n: int) -> tuple[Callable, int, float, Any]:
     """Grows the batch while calls are short, which warms up; call, batch, seconds, totals."""
     solver.prepare(scores[:1], n)[0]()  # compiles
-    batch, tried = min(len(scores), 64 if scores.is_cuda else 1), []
+    tried: list[tuple[Callable, int, float, Any]] = []
+    batch = min(len(scores), 64 if scores.is_cuda else 1)
     longest = SECONDS[solver.name == "ours"]
     while True:
         try:

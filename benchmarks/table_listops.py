@@ -4,6 +4,8 @@ Runs are in two folders of the archive: ``listops``, those of ``nestruct reprodu
 ``listops-small``, short lists on a CPU (docs/listops.md has the commands).
 """
 
+from typing import Any
+
 from table_data import Data, archived, configurations, entry, numeric, runs_named, spread, summary
 
 METRICS = ("accuracy", "edge_precision", "edge_recall", "loss")
@@ -20,7 +22,9 @@ ROWS = {
 def collect() -> Data:
     with archived("listops") as folders:
         runs = runs_named(folders)
-    entries, untrained, unlearnt = {}, {}, {}
+    entries: dict[str, Any] = {}
+    untrained: dict[str, Any] = {}
+    unlearnt: dict[str, Any] = {}
     for name, run in runs.items():
         entries[name] = entry(run, METRICS, curve=["accuracy"])
         first = run.validation[0]

@@ -15,7 +15,7 @@ from nestruct.reports import read_run, write_page
 ROOT = Path(__file__).parents[1]
 RESULTS, BENCHMARKS, DOCS = ROOT / "results", ROOT / "benchmarks", ROOT / "docs"
 FIXTURES = ROOT / "tests" / "fixtures" / "runs"
-COLLECTED = ("table1", "table2", "table3", "table3-revival", "appendix", "demo")
+COLLECTED: tuple[str, ...] = ("table1", "table2", "table3", "table3-revival", "appendix", "demo")
 COLLECTED += ("subset-dvae", "scoreboard")
 pytestmark = pytest.mark.skipif(
     not (RESULTS.is_dir() and BENCHMARKS.is_dir()),

@@ -110,10 +110,12 @@ def _true_structures(model: Any, batch: Any, scores: Tensor, context: dict[str, 
     found = true_structures(model, batch, scores)
     if found is not None:
         return found
+    structure = model.structure
     if not isinstance(model, HasTrueScores):
         raise InputError(
             f"Supervised: {type(model).__name__} has no true structures to learn from; its batch "
             "needs an entry z, or the model a method true_scores(batch)."
         )
     with torch.no_grad():
-        return model.structure.argmax(model.true_scores(batch), **context)
+        best: Tensor = structure.argmax(model.true_scores(batch), **context)
+    return best

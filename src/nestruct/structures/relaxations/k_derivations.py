@@ -36,7 +36,7 @@ def k_best(recurrence: Recurrence, scores: Tensor, goals: Tensor, k: int) -> tup
         # Sorted, not topk: equal totals then keep their order on every device.
         best, way = sums.sort(dim=-1, descending=True, stable=True)
         best, way = best[..., :k], way[..., :k]
-        values[:, :, level.heads] = -torch.inf
+        values.index_fill_(2, level.heads, -torch.inf)  # brackets would copy a number to a GPU
         values[: best.shape[-1], :, level.heads] = best.movedim(-1, 0)
         ways.append(way)
     totals = values.gather(2, goal.expand(k, -1)[..., None])[..., 0]
