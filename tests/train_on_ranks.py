@@ -24,6 +24,13 @@ LAYOUT = (
     *("training.start_steps=2", "optimizer.lr=1e-8"),  # losses are large
 )
 WORDS = ("data.num_train=40", "data.num_dev=12", "data.num_target=12", "training.max_epochs=none")
+NEIGHBOURS = ("aimle", "blackbox", "exact-marginals", "identity", "imle", "perturbed-optimizer")
+NEIGHBOURS += ("straight-through",)
+PATH_METHODS = ("fenchel-young", "identity", "imle", "likelihood", "reinforce", "score-nes")
+PATH_METHODS += ("spo-plus", "structure-nes", "two-stage")
+LIST_METHODS = ("no-tree", "sst", "structure-nes", "tiny", "true-tree")
+PATHS = ("data.num_train=40", "data.num_validation=20", "data.num_test=20")
+LISTS = (*PATHS, "data.max_length=14", "model.hidden_size=8", "training.batch_size=11")
 RECIPES: dict[str, tuple[str, ...]] = {
     "graph-layout-tiny": (*LAYOUT, "training.num_starts=1"),
     "graph-layout-5": (*LAYOUT, "training.batch_size=2"),
@@ -39,12 +46,25 @@ RECIPES: dict[str, tuple[str, ...]] = {
     "parser-tiny-nes": (*WORDS, "estimator.population_size=6"),
     "table2-dpp": ("data.name=grammar", *WORDS),
     "table2-sparsemap": ("data.name=grammar", *WORDS),
+    **dict.fromkeys((f"table1-{method}" for method in NEIGHBOURS), LAYOUT),
+    **dict.fromkeys((f"grid-path-{method}" for method in PATH_METHODS), PATHS),
+    "grid-path-nes": (*PATHS, "estimator.population_size=6"),
+    **dict.fromkeys((f"listops-{method}" for method in LIST_METHODS), LISTS),
+    "listops-nes": (*LISTS, "estimator.population_size=6", "estimator.chunk_size=6"),
 }
 
 
 IMAGES = ("data.num_train=40", "data.num_validation=20", "data.num_test=20")
 PARSERS = ("data.source=gl_treegal", "data.target=gl_treegal", "training.max_epochs=none")
 REVIVAL = ("model.revival=2", "model.revival_until=4", "scheduler.start=2")
+SUBSET_METHODS = (
+    *NEIGHBOURS,
+    "exact-marginals-simple",
+    "reinforce",
+    "score-nes",
+    "sst",
+    "structure-nes",
+)
 FROM_FILES: dict[str, tuple[str, ...]] = {
     "table3-nes": (*IMAGES, "estimator.population_size=6"),
     "table3-nes-revival": (*IMAGES, *REVIVAL, "estimator.population_size=6"),
@@ -60,6 +80,8 @@ FROM_FILES: dict[str, tuple[str, ...]] = {
     "table2-structure-nes": PARSERS,
     "table2-nes": (*PARSERS, "estimator.population_size=6"),
     "table2-nes-non-projective": (*PARSERS, "estimator.population_size=6"),
+    **dict.fromkeys((f"subset-{method}" for method in SUBSET_METHODS), IMAGES),
+    "subset-nes": (*IMAGES, "estimator.population_size=6"),
 }
 EVERY = RECIPES | FROM_FILES
 QUICK = ("graph-layout-5", "categorical-tiny", "parser-tiny")

@@ -295,17 +295,6 @@ def continue_sweep(command, folder):
     assert f"Continuing at step {step}." in (folder / "seed=0.log").read_text()
 
 
-def test_values_of_a_sweep_may_hold_commas():
-    from nestruct.cli.sweep import _grid
-
-    grid, varied = _grid(("optimizer.betas=[0.9,0.99],[0.8,0.9]", "seed=3"))
-    assert [choice[0] for choice in grid] == [
-        "optimizer.betas=[0.9,0.99]",
-        "optimizer.betas=[0.8,0.9]",
-    ]
-    assert varied == ["optimizer.betas"]
-
-
 def test_check_gradient(capsys):
     words = [
         "data.num_nodes=3",

@@ -5,7 +5,7 @@ import torch
 from toys import Formula
 
 from nestruct.data import Grammar
-from nestruct.models import CategoricalVAE, ParserVAE, RelationalVAE, hooks
+from nestruct.models import CategoricalVAE, ParserVAE, PathCosts, RelationalVAE, hooks
 
 ALL = {name for name, value in vars(hooks).items() if getattr(value, "_is_protocol", False)}
 ALL -= {"Protocol"}
@@ -16,6 +16,7 @@ KNOWN = {
     | {"HasDetails", "HasNeedsStart", "HasReadFile"},
     "relational": OF_ALL,
     "categorical": OF_ALL | {"HasIllustrate", "HasBegin", "HasAfterStep"},
+    "path-costs": OF_ALL | {"HasTrueScores"},
     "formula": {"HasLoss"},
 }
 
@@ -26,6 +27,8 @@ def model_of(name):
         return ParserVAE(data.vocabulary, data.vectors, lstm_size=4)
     if name == "relational":
         return RelationalVAE(4, 11)
+    if name == "path-costs":
+        return PathCosts(num_features=2, height=2, width=2)
     return CategoricalVAE(4) if name == "categorical" else Formula(torch.sum)
 
 

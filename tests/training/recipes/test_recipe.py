@@ -33,7 +33,7 @@ def test_shipped_recipes_resolve_and_say_what_they_are(name):
         ("estimator.sigma=-1", "NES: sigma must be positive, got -1.0."),
         ("estimator.population_size=7", "make it 8 or say mirrored=False"),
         ("estimator.mirrored=1", "estimator.mirrored must be true or false, got 1."),
-        ("estimator.shaping=rank", "must be one of 'standard_score', 'centered_rank', 'none'"),
+        ("estimator.shaping=rank", "must be one of 'standard_score', 'centered_rank', 'clipped'"),
         ("estimator.name=nes", "The estimator 'nes' is not known; did you mean 'NES'?"),
         ("sigma=0.1", "sigma is an option of a table: say estimator.sigma=0.1."),
         ("data.num_node=3", "did you mean 'num_nodes'?"),
