@@ -97,6 +97,11 @@ CASES: dict[str, Any] = {
     "addmm": lambda: Net(
         Weights(), (6,), lambda w, x: torch.addmm(w.gain, x.mm(w.one.t()), w.other.transpose(0, 1))
     ),
+    "by name": lambda: Net(
+        Weights(),
+        (6,),
+        lambda w, x: torch.matmul(F.linear(input=x, weight=w.one), other=w.other.T) * w.gain,
+    ),
     "slices": lambda: Net(
         Weights(), (3,), lambda w, x: F.linear(x, w.one[1:3, 3:]) @ w.other.chunk(2)[0][:, :2]
     ),
@@ -132,6 +137,9 @@ CASES: dict[str, Any] = {
         Weights(), (6,), lambda w, x: F.linear(x, w.one * w.one.norm()) @ w.other.sigmoid().T
     ),
     "transposed convolution": lambda: Net(nn.ConvTranspose1d(2, 3, 3), (2, 4)),
+    "by a rarer name": lambda: Net(
+        Weights(), (6,), lambda w, x: torch.mm(x @ w.one.T, mat2=w.other.T) * w.gain
+    ),
     "einsum": lambda: Net(
         Weights(), (6,), lambda w, x: torch.einsum("bi,oi,po->bp", x, w.one, w.other)
     ),
@@ -139,7 +147,7 @@ CASES: dict[str, Any] = {
         nn.MultiheadAttention(4, 2, batch_first=True), (3, 4), lambda net, x: net(x, x, x)[0]
     ),
 }
-FULL = ("by itself", "transposed convolution", "einsum", "attention")
+FULL = ("by itself", "by a rarer name", "transposed convolution", "einsum", "attention")
 
 
 def setup(name: str) -> tuple[Net, torch.Tensor]:

@@ -5,6 +5,7 @@ Inside the population's vmap the factors l and r are the member's own, and W is 
 that have no such form get the full matrix of this one weight.
 """
 
+import inspect
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -44,11 +45,13 @@ class PerturbedWeight(Tensor):
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):
         """Computes what has a form of its own by that, anything else with the full matrix."""
-        kwargs = kwargs or {}
+        kwargs = dict(kwargs or {})
+        if "input" in kwargs and not args:  # torch's name of what comes first
+            args = (kwargs.pop("input"),)
         if func in _FACTS:
             return func(*tree_map(_base, args), **kwargs)
         rule = _RULES.get(func)
-        if rule is not None:
+        if rule is not None and (not kwargs or _takes(rule, args, kwargs)):
             result = rule(*args, **kwargs)
             if result is not NotImplemented:
                 return result
@@ -78,6 +81,15 @@ class _PlainRecurrence(TorchFunctionMode):
         if func is Tensor.data_ptr:  # asked for by flatten_parameters; members' tensors have none
             return 0
         return RECURRENT.get(func, func)(*args, **(kwargs or {}))
+
+
+def _takes(rule: Callable, args: tuple, kwargs: dict[str, Any]) -> bool:
+    """Whether a rule knows all names: torch has others too, such as ``mat2`` and ``out``."""
+    try:
+        inspect.signature(rule).bind(*args, **kwargs)
+    except TypeError:
+        return False
+    return True
 
 
 def _base(value: Any) -> Any:
