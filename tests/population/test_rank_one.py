@@ -490,7 +490,9 @@ def test_a_resumed_run_repeats_every_bit(kind):
     assert torch.equal(gradient(one), gradient(other))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16], ids=str
+)
 def test_signs_are_fair_and_depend_on_their_place_alone(dtype):
     many = torch.empty(3000, 70, dtype=dtype)
     fill_directions(many, 5, seed=1, step=2, sigma=0.5, kind="rademacher")
