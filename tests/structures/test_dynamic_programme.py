@@ -255,6 +255,16 @@ def test_pair_scores_fold_in_single_states():
         own = sum(states[:, t, path[t]] for t in range(4))
         own = own + sum(transitions[a, b] for a, b in itertools.pairwise(path))
         torch.testing.assert_close((member * pairs).flatten(1).sum(1), own)
+    own = gaussian(2, 1, 3, 3, seed=2)  # of each example
+    both = nestruct.LinearChain.pair_scores(states, own)
+    for one, state, transition in zip(both, states, own, strict=True):
+        expected = nestruct.LinearChain.pair_scores(state, transition[0])
+        torch.testing.assert_close(one, expected, rtol=0, atol=0)
+    for wrong in (gaussian(4, 3, 3), gaussian(2, 2), gaussian(3), gaussian(2, 2, 3, 3)):
+        with pytest.raises(InputError, match="transitions must be a tensor"):
+            nestruct.LinearChain.pair_scores(states[0], wrong)
+    with pytest.raises(InputError, match="states must be a tensor"):
+        nestruct.LinearChain.pair_scores(states[0, 0])
     with pytest.raises(InputError, match="a chain of one position has no pairs"):
         nestruct.LinearChain.pair_scores(states[:, :1])
     with pytest.raises(InputError, match="for n >= 2 positions"):
