@@ -298,3 +298,25 @@ def test_a_recurrence_of_ones_own_is_enough():
     torch.testing.assert_close(apart.marginals(scores), total.softmax(1) @ members.double())
     torch.testing.assert_close(apart.kbest(scores, 3)[1], total.topk(3).values.T)
     assert apart.contains(apart.sample(scores, torch.Generator().manual_seed(0))).all()
+
+
+class ApartByState(Apart):
+    """The same with a node for whether the last item was taken: none was before the first."""
+
+    def recurrence(self, *sizes):
+        node = np.arange(2 * sizes[0] + 2).reshape(-1, 2)
+        levels = [(node[0, 1:], [[-1]], -1, -1)]
+        for i, (free, taken) in enumerate(node[:-1]):
+            levels.append((node[i + 1], [[free, taken], [free, -1]], -1, [[-1, -1], [i, -1]]))
+        levels.append(([node.size], [node[-1]], -1, -1))
+        goals = [-1] * sizes[0] + [node.size]
+        return Recurrence((node.size + 1,), sizes[0], levels, goals)
+
+
+def test_a_node_that_nothing_leads_to():
+    scores, slope = gaussian(9, 4).requires_grad_(), gaussian(9, 4, seed=1)
+    found = []
+    for space in (Apart(), ApartByState()):
+        marginals, entropy = space.marginals(scores), space.entropy(scores)
+        found.append(torch.autograd.grad((marginals * slope).sum() + entropy.sum(), scores)[0])
+    torch.testing.assert_close(*found)

@@ -293,7 +293,7 @@ def _kernel(
             for lane in range(width):
                 inside[head, lane] = top[lane] + np.log(scale[lane]) if high > low else -1e30
                 if backward:
-                    means[head, lane] = mean[lane] / scale[lane]
+                    means[head, lane] = mean[lane] / scale[lane] if high > low else 0.0
         for lane in range(lanes):
             goal = goals[start + lane]
             values[start + lane] = np.nan if goal < 0 or bad[lane] else inside[goal, lane]
