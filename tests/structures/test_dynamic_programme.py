@@ -245,6 +245,16 @@ def test_alignments_of_two_lengths():
         alignment.argmax(scores, other_lengths=torch.tensor([1, 1, 1]))
 
 
+def test_sizes_that_are_none():
+    for wrong in ((2, 3, 4), (2,)):
+        for method in (nestruct.Alignment().log_count, nestruct.Alignment().enumerate):
+            with pytest.raises(InputError, match="an instance has 2 sizes"):
+                method(wrong)
+    for wrong in ("3", [[1], [2, 3]], {}):
+        with pytest.raises(InputError, match="lengths must be whole numbers"):
+            nestruct.LinearChain(2).argmax(torch.zeros(2, 2, 2, 2), lengths=wrong)
+
+
 def test_pair_scores_fold_in_single_states():
     states, transitions = gaussian(2, 4, 3), gaussian(3, 3, seed=1)
     pairs = nestruct.LinearChain.pair_scores(states, transitions)
