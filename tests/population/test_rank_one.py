@@ -221,6 +221,22 @@ def test_the_estimate_is_that_of_full_matrices(name, factors, caplog, monkeypatc
     torch.testing.assert_close(gradient(model), expected, rtol=1e-9, atol=1e-9)
 
 
+def test_a_weight_that_cannot_be_followed_is_never_taken_for_the_centre():
+    def call(weights, x):
+        return torch.func.vmap(lambda row: x @ row)(weights.one).T + weights.gain.sum()
+
+    nes = NES(sigma=0.3, population_size=6, shaping="none", directions="rank1")
+    found = []
+    for mode in ("loop", "auto"):
+        torch.manual_seed(0)
+        model = Net(Weights(), (6,), call)
+        dataclasses.replace(nes, mode=mode).backward(model, model.x, seed=0)
+        found.append(gradient(model))
+    torch.testing.assert_close(*found)
+    with pytest.raises(InputError, match=r"reaches .* that cannot be followed"):
+        dataclasses.replace(nes, mode="vmap").backward(model, model.x, seed=0)
+
+
 class Largest(TorchDispatchMode):
     """The size of the largest result of any operation, and the sum of all products' work."""
 

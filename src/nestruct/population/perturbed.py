@@ -17,7 +17,7 @@ from torch.nn import functional as F  # noqa: N812
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
-from nestruct.population.recurrent import RECURRENT
+from nestruct.population.recurrent import RECURRENT, CannotVmapError
 
 log = logging.getLogger("nestruct")
 
@@ -38,7 +38,13 @@ class PerturbedWeight(Tensor):
     @staticmethod
     def make(base: Tensor, left: Tensor, right: Tensor, label: str) -> "PerturbedWeight":
         """A weight of shape ``[outputs, *inputs]``; left has its first axis, right the others."""
-        weight = Tensor._make_subclass(PerturbedWeight, base)
+        weight: Any = Tensor._make_wrapper_subclass(
+            PerturbedWeight,
+            base.shape,
+            strides=base.stride(),
+            dtype=base.dtype,
+            device=base.device,
+        )
         weight.base, weight.left, weight.right, weight.label = base, left, right, label
         return weight
 
@@ -60,6 +66,15 @@ class PerturbedWeight(Tensor):
             return _full(value, func) if isinstance(value, PerturbedWeight) else value
 
         return func(*tree_map(full, args), **tree_map(full, kwargs))
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        """Refuses what comes past ``__torch_function__``: it would take the centre's weight."""
+        raise CannotVmapError(
+            f"A weight with directions of rank one reaches {func} in a way that cannot be "
+            "followed, such as torch.func.vmap or grad over weights: say mode='loop', or use full "
+            "directions."
+        )
 
 
 @contextmanager
