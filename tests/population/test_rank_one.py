@@ -68,6 +68,10 @@ def tied(network, x):
     return F.linear(network.one[x].mean(1), network.one)
 
 
+def slopes(network, x):
+    return torch.func.grad(lambda x: network(x).sin().sum())(x)
+
+
 class Normed(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -129,6 +133,11 @@ CASES: dict[str, Any] = {
     "rnn": lambda: Net(nn.RNN(3, 4, batch_first=True, bias=False), (5, 3), states),
     "cells": lambda: Net(
         nn.ModuleList([nn.GRUCell(3, 4), nn.LSTMCell(4, 4), nn.RNNCell(4, 4)]), (2, 3), cells
+    ),
+    "derivatives by inputs": lambda: Net(
+        nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3)),
+        (6,),
+        slopes,
     ),
     "normalised": lambda: Net(Normed(), (3, 6)),
     "normalised, in use": lambda: Net(Normed().eval(), (3, 6)),

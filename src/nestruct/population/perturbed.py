@@ -134,7 +134,13 @@ class _SharedProduct(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        """Nothing: members have no gradients."""
+        ctx.save_for_backward(inputs[1])
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, None]:
+        # Members' weights have no gradients, but a loss may hold a derivative by its inputs.
+        (weight,) = ctx.saved_tensors
+        return _shared(slope, weight.mT), None
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, x: Tensor, weight: Tensor) -> tuple[Tensor, int]:
