@@ -255,6 +255,14 @@ def test_sizes_that_are_none():
             nestruct.LinearChain(2).argmax(torch.zeros(2, 2, 2, 2), lengths=wrong)
 
 
+def test_a_derivative_too_many_is_refused_not_left_out():
+    scores = gaussian(2, 3, 2, 2).requires_grad_()
+    marginals = nestruct.LinearChain(2).marginals(scores)
+    (slope,) = torch.autograd.grad(marginals.square().sum(), scores, create_graph=True)
+    with pytest.raises(InputError, match="can be differentiated once"):
+        (slope.square().sum() + scores.sum()).backward()
+
+
 def test_pair_scores_fold_in_single_states():
     states, transitions = gaussian(2, 4, 3), gaussian(3, 3, seed=1)
     pairs = nestruct.LinearChain.pair_scores(states, transitions)
