@@ -163,6 +163,15 @@ def test_equal_losses_in_single_precision():
             assert (model.theta.grad == 0).all()
 
 
+@pytest.mark.parametrize("minibatch", ["shared", "per_pair"])
+@pytest.mark.parametrize("shaping", ["standard_score", "clipped"])
+def test_rounding_is_no_difference(shaping, minibatch):
+    model = Formula(lambda theta: 100 + 1e-14 * theta.sum().sign())
+    nes = NES(sigma=0.5, population_size=10, shaping=shaping, minibatch=minibatch)
+    nes.backward(model, ONE, seed=0)
+    assert (model.theta[0].grad == 0).all()
+
+
 def test_shaping_is_what_it_says():
     model = Formula(lambda theta: theta.exp().sum())
     flat = torch.empty(5, 3, dtype=torch.float64)

@@ -68,6 +68,10 @@ def tied(network, x):
     return F.linear(network.one[x].mean(1), network.one)
 
 
+def slopes(network, x):
+    return torch.func.grad(lambda x: network(x).sin().sum())(x)
+
+
 class Normed(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -97,6 +101,11 @@ CASES: dict[str, Any] = {
     "addmm": lambda: Net(
         Weights(), (6,), lambda w, x: torch.addmm(w.gain, x.mm(w.one.t()), w.other.transpose(0, 1))
     ),
+    "by name": lambda: Net(
+        Weights(),
+        (6,),
+        lambda w, x: torch.matmul(F.linear(input=x, weight=w.one), other=w.other.T) * w.gain,
+    ),
     "slices": lambda: Net(
         Weights(), (3,), lambda w, x: F.linear(x, w.one[1:3, 3:]) @ w.other.chunk(2)[0][:, :2]
     ),
@@ -125,6 +134,11 @@ CASES: dict[str, Any] = {
     "cells": lambda: Net(
         nn.ModuleList([nn.GRUCell(3, 4), nn.LSTMCell(4, 4), nn.RNNCell(4, 4)]), (2, 3), cells
     ),
+    "derivatives by inputs": lambda: Net(
+        nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3)),
+        (6,),
+        slopes,
+    ),
     "normalised": lambda: Net(Normed(), (3, 6)),
     "normalised, in use": lambda: Net(Normed().eval(), (3, 6)),
     # Full matrices of one parameter:
@@ -132,6 +146,9 @@ CASES: dict[str, Any] = {
         Weights(), (6,), lambda w, x: F.linear(x, w.one * w.one.norm()) @ w.other.sigmoid().T
     ),
     "transposed convolution": lambda: Net(nn.ConvTranspose1d(2, 3, 3), (2, 4)),
+    "by a rarer name": lambda: Net(
+        Weights(), (6,), lambda w, x: torch.mm(x @ w.one.T, mat2=w.other.T) * w.gain
+    ),
     "einsum": lambda: Net(
         Weights(), (6,), lambda w, x: torch.einsum("bi,oi,po->bp", x, w.one, w.other)
     ),
@@ -139,7 +156,7 @@ CASES: dict[str, Any] = {
         nn.MultiheadAttention(4, 2, batch_first=True), (3, 4), lambda net, x: net(x, x, x)[0]
     ),
 }
-FULL = ("by itself", "transposed convolution", "einsum", "attention")
+FULL = ("by itself", "by a rarer name", "transposed convolution", "einsum", "attention")
 
 
 def setup(name: str) -> tuple[Net, torch.Tensor]:
@@ -211,6 +228,22 @@ def test_the_estimate_is_that_of_full_matrices(name, factors, caplog, monkeypatc
     assert bool(said) == (name in FULL), said
     dataclasses.replace(nes, mode="loop").backward(model, x, seed=2, step=3)
     torch.testing.assert_close(gradient(model), expected, rtol=1e-9, atol=1e-9)
+
+
+def test_a_weight_that_cannot_be_followed_is_never_taken_for_the_centre():
+    def call(weights, x):
+        return torch.func.vmap(lambda row: x @ row)(weights.one).T + weights.gain.sum()
+
+    nes = NES(sigma=0.3, population_size=6, shaping="none", directions="rank1")
+    found = []
+    for mode in ("loop", "auto"):
+        torch.manual_seed(0)
+        model = Net(Weights(), (6,), call)
+        dataclasses.replace(nes, mode=mode).backward(model, model.x, seed=0)
+        found.append(gradient(model))
+    torch.testing.assert_close(*found)
+    with pytest.raises(InputError, match=r"reaches .* that cannot be followed"):
+        dataclasses.replace(nes, mode="vmap").backward(model, model.x, seed=0)
 
 
 class Largest(TorchDispatchMode):
@@ -482,7 +515,9 @@ def test_a_resumed_run_repeats_every_bit(kind):
     assert torch.equal(gradient(one), gradient(other))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16], ids=str
+)
 def test_signs_are_fair_and_depend_on_their_place_alone(dtype):
     many = torch.empty(3000, 70, dtype=dtype)
     fill_directions(many, 5, seed=1, step=2, sigma=0.5, kind="rademacher")

@@ -245,6 +245,24 @@ def test_alignments_of_two_lengths():
         alignment.argmax(scores, other_lengths=torch.tensor([1, 1, 1]))
 
 
+def test_sizes_that_are_none():
+    for wrong in ((2, 3, 4), (2,)):
+        for method in (nestruct.Alignment().log_count, nestruct.Alignment().enumerate):
+            with pytest.raises(InputError, match="an instance has 2 sizes"):
+                method(wrong)
+    for wrong in ("3", [[1], [2, 3]], {}):
+        with pytest.raises(InputError, match="lengths must be whole numbers"):
+            nestruct.LinearChain(2).argmax(torch.zeros(2, 2, 2, 2), lengths=wrong)
+
+
+def test_a_derivative_too_many_is_refused_not_left_out():
+    scores = gaussian(2, 3, 2, 2).requires_grad_()
+    marginals = nestruct.LinearChain(2).marginals(scores)
+    (slope,) = torch.autograd.grad(marginals.square().sum(), scores, create_graph=True)
+    with pytest.raises(InputError, match="can be differentiated once"):
+        (slope.square().sum() + scores.sum()).backward()
+
+
 def test_pair_scores_fold_in_single_states():
     states, transitions = gaussian(2, 4, 3), gaussian(3, 3, seed=1)
     pairs = nestruct.LinearChain.pair_scores(states, transitions)
@@ -255,6 +273,16 @@ def test_pair_scores_fold_in_single_states():
         own = sum(states[:, t, path[t]] for t in range(4))
         own = own + sum(transitions[a, b] for a, b in itertools.pairwise(path))
         torch.testing.assert_close((member * pairs).flatten(1).sum(1), own)
+    own = gaussian(2, 1, 3, 3, seed=2)  # of each example
+    both = nestruct.LinearChain.pair_scores(states, own)
+    for one, state, transition in zip(both, states, own, strict=True):
+        expected = nestruct.LinearChain.pair_scores(state, transition[0])
+        torch.testing.assert_close(one, expected, rtol=0, atol=0)
+    for wrong in (gaussian(4, 3, 3), gaussian(2, 2), gaussian(3), gaussian(2, 2, 3, 3)):
+        with pytest.raises(InputError, match="transitions must be a tensor"):
+            nestruct.LinearChain.pair_scores(states[0], wrong)
+    with pytest.raises(InputError, match="states must be a tensor"):
+        nestruct.LinearChain.pair_scores(states[0, 0])
     with pytest.raises(InputError, match="a chain of one position has no pairs"):
         nestruct.LinearChain.pair_scores(states[:, :1])
     with pytest.raises(InputError, match="for n >= 2 positions"):
@@ -288,3 +316,25 @@ def test_a_recurrence_of_ones_own_is_enough():
     torch.testing.assert_close(apart.marginals(scores), total.softmax(1) @ members.double())
     torch.testing.assert_close(apart.kbest(scores, 3)[1], total.topk(3).values.T)
     assert apart.contains(apart.sample(scores, torch.Generator().manual_seed(0))).all()
+
+
+class ApartByState(Apart):
+    """The same with a node for whether the last item was taken: none was before the first."""
+
+    def recurrence(self, *sizes):
+        node = np.arange(2 * sizes[0] + 2).reshape(-1, 2)
+        levels = [(node[0, 1:], [[-1]], -1, -1)]
+        for i, (free, taken) in enumerate(node[:-1]):
+            levels.append((node[i + 1], [[free, taken], [free, -1]], -1, [[-1, -1], [i, -1]]))
+        levels.append(([node.size], [node[-1]], -1, -1))
+        goals = [-1] * sizes[0] + [node.size]
+        return Recurrence((node.size + 1,), sizes[0], levels, goals)
+
+
+def test_a_node_that_nothing_leads_to():
+    scores, slope = gaussian(9, 4).requires_grad_(), gaussian(9, 4, seed=1)
+    found = []
+    for space in (Apart(), ApartByState()):
+        marginals, entropy = space.marginals(scores), space.entropy(scores)
+        found.append(torch.autograd.grad((marginals * slope).sum() + entropy.sum(), scores)[0])
+    torch.testing.assert_close(*found)

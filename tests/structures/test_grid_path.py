@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+import pickle
 
 import networkx
 import numpy as np
@@ -261,7 +262,9 @@ def test_mistakes_are_refused_in_a_sentence():
         nestruct.GridPath(2, 3, moves="four").log_partition  # noqa: B018
     for moves in ("monotone", "four"):
         one = nestruct.GridPath(2, 3, moves=moves)
-        assert repr(copy.deepcopy(one)) == repr(one)
+        for other in (copy.copy(one), copy.deepcopy(one), pickle.loads(pickle.dumps(one))):
+            assert type(other) is type(one)
+            assert repr(other) == repr(one)
         assert isinstance(one, nestruct.GridPath)
 
 

@@ -76,7 +76,7 @@ def _shape(
     count = survivors.clamp(min=1)
     values = torch.where(usable, values, 0.0)
     mean = values.sum() / count
-    centred = torch.where(usable, values - mean, 0.0)
+    raw, centred = values, torch.where(usable, values - mean, 0.0)
     std = (centred.square().sum() / count).sqrt()
     stats = {"loss": mean.to(dtype), "std": std.to(dtype)}
     stats |= {"failed": finite.logical_not().sum(), "usable": survivors}
@@ -86,10 +86,10 @@ def _shape(
         std = (centred.square().sum() / count).sqrt()
     if shaping == "standard_score":
         # Equal losses: no direction. What rounding leaves of their deviation must not count.
-        equal = std <= _ROUNDING * values.abs().max()
+        equal = std <= _ROUNDING * raw.abs().max()
         utilities = torch.where(equal, 0.0, centred / std)
     elif shaping == "clipped":
-        utilities = _clipped(values, usable, mirrored and not sums)
+        utilities = _clipped(values, raw, usable, mirrored and not sums)
     elif shaping == "centered_rank":
         utilities = torch.where(usable, _centered_ranks(values, usable), 0.0)
     else:
@@ -106,13 +106,14 @@ def _centered_ranks(values: Tensor, usable: Tensor) -> Tensor:
     return rank / (usable.sum() - 1).clamp(min=1) - 0.5
 
 
-def _clipped(values: Tensor, usable: Tensor, mirrored: bool) -> Tensor:
+def _clipped(values: Tensor, raw: Tensor, usable: Tensor, mirrored: bool) -> Tensor:
     """Halves of pair differences (alone: distances to the median), cut off, of mean square 1.
 
     The deviation that they are cut off at comes from their median, which wild values do not move.
-    Of differences that are zero it knows nothing, so those of others count.
+    Of differences that are zero, up to the rounding of the losses ``raw``, it knows nothing, so
+    those of others count.
     """
-    pairs, raw = len(values) // 2, values
+    pairs = len(values) // 2
     if mirrored:
         half = (values[:pairs] - values[pairs:]) / 2
         values = torch.cat([half, -half])

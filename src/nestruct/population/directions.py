@@ -44,6 +44,11 @@ def fill_directions(
         for row, row_seed in zip(out, _seeds(seed, step, first_pair, len(out)), strict=True):
             row.normal_(std=sigma, generator=torch.Generator().manual_seed(int(row_seed)))
         return
+    if out.element_size() < 4:  # numpy or numba know no such numbers
+        wide = torch.empty_like(out, dtype=torch.float32)
+        fill_directions(wide, first_pair, seed=seed, step=step, sigma=sigma, kind=kind)
+        out.copy_(wide)
+        return
     keys = _keys(_seeds(seed, step, first_pair, len(out)))
     rows, deviation = out.numpy(), out.numpy().dtype.type(sigma)
 

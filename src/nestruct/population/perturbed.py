@@ -5,6 +5,7 @@ Inside the population's vmap the factors l and r are the member's own, and W is 
 that have no such form get the full matrix of this one weight.
 """
 
+import inspect
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from torch.nn import functional as F  # noqa: N812
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
-from nestruct.population.recurrent import RECURRENT
+from nestruct.population.recurrent import RECURRENT, CannotVmapError
 
 log = logging.getLogger("nestruct")
 
@@ -37,18 +38,26 @@ class PerturbedWeight(Tensor):
     @staticmethod
     def make(base: Tensor, left: Tensor, right: Tensor, label: str) -> "PerturbedWeight":
         """A weight of shape ``[outputs, *inputs]``; left has its first axis, right the others."""
-        weight = Tensor._make_subclass(PerturbedWeight, base)
+        weight: Any = Tensor._make_wrapper_subclass(
+            PerturbedWeight,
+            base.shape,
+            strides=base.stride(),
+            dtype=base.dtype,
+            device=base.device,
+        )
         weight.base, weight.left, weight.right, weight.label = base, left, right, label
         return weight
 
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):
         """Computes what has a form of its own by that, anything else with the full matrix."""
-        kwargs = kwargs or {}
+        kwargs = dict(kwargs or {})
+        if "input" in kwargs and not args:  # torch's name of what comes first
+            args = (kwargs.pop("input"),)
         if func in _FACTS:
             return func(*tree_map(_base, args), **kwargs)
         rule = _RULES.get(func)
-        if rule is not None:
+        if rule is not None and (not kwargs or _takes(rule, args, kwargs)):
             result = rule(*args, **kwargs)
             if result is not NotImplemented:
                 return result
@@ -57,6 +66,15 @@ class PerturbedWeight(Tensor):
             return _full(value, func) if isinstance(value, PerturbedWeight) else value
 
         return func(*tree_map(full, args), **tree_map(full, kwargs))
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        """Refuses what comes past ``__torch_function__``: it would take the centre's weight."""
+        raise CannotVmapError(
+            f"A weight with directions of rank one reaches {func} in a way that cannot be "
+            "followed, such as torch.func.vmap or grad over weights: say mode='loop', or use full "
+            "directions."
+        )
 
 
 @contextmanager
@@ -78,6 +96,15 @@ class _PlainRecurrence(TorchFunctionMode):
         if func is Tensor.data_ptr:  # asked for by flatten_parameters; members' tensors have none
             return 0
         return RECURRENT.get(func, func)(*args, **(kwargs or {}))
+
+
+def _takes(rule: Callable, args: tuple, kwargs: dict[str, Any]) -> bool:
+    """Whether a rule knows all names: torch has others too, such as ``mat2`` and ``out``."""
+    try:
+        inspect.signature(rule).bind(*args, **kwargs)
+    except TypeError:
+        return False
+    return True
 
 
 def _base(value: Any) -> Any:
@@ -107,7 +134,13 @@ class _SharedProduct(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        """Nothing: members have no gradients."""
+        ctx.save_for_backward(inputs[1])
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, None]:
+        # Members' weights have no gradients, but a loss may hold a derivative by its inputs.
+        (weight,) = ctx.saved_tensors
+        return _shared(slope, weight.mT), None
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, x: Tensor, weight: Tensor) -> tuple[Tensor, int]:

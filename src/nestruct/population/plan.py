@@ -109,7 +109,9 @@ def choose_mode(
                 start = time.perf_counter()
                 trial(mode)
                 spent[mode] = time.perf_counter() - start
-        except CannotVmapError:
+        except CannotVmapError as error:
+            if factored:
+                return "loop", f"it cannot be vmapped: {first_line(error)}"
             return "loop", "it has recurrent layers that cannot be vmapped"
         except InputError:
             raise

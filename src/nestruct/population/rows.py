@@ -7,6 +7,7 @@ from torch import Tensor
 from nestruct.errors import InputError
 from nestruct.noise import Noise
 
+_KEYS = 1 << 22  # that are drawn at once: no budget knows of them
 _ROWS_STREAM = -1  # the stream that minibatches of pairs are drawn from
 
 
@@ -26,9 +27,12 @@ def pair_rows(
     if count > examples:
         raise InputError(f"NES: pair_batch_size is {count} but the batch has {examples} examples.")
     pairs = torch.arange(start, stop, device=device)
-    noise = noise.replace(stream=_ROWS_STREAM, example=pairs)
+    noise = noise.replace(stream=_ROWS_STREAM)
     if count == 1:  # one draw, where keys of all examples would be a million times the batch
-        uniform = noise.uniform(torch.empty(len(pairs), dtype=torch.float64, device=device))
-        return (uniform * examples).long()[:, None]
-    keys = noise.gumbel(torch.empty(len(pairs), examples, device=device))
-    return keys.topk(count, dim=1).indices
+        like = torch.empty(len(pairs), dtype=torch.float64, device=device)
+        return (noise.replace(example=pairs).uniform(like) * examples).long()[:, None]
+    rows = []
+    for some in pairs.split(max(1, _KEYS // examples)):
+        like = torch.empty(len(some), examples, device=device)
+        rows.append(noise.replace(example=some).gumbel(like).topk(count, dim=1).indices)
+    return torch.cat(rows)

@@ -107,7 +107,10 @@ def check_lengths(owner: str, name: str, lengths: Any, scores: Tensor, lead: tor
 
 def whole_numbers(owner: str, name: str, lengths: Any) -> Tensor:
     """Lengths as int64; raises unless they are whole numbers."""
-    lengths = torch.as_tensor(lengths)
+    try:
+        lengths = torch.as_tensor(lengths)
+    except (TypeError, ValueError, RuntimeError):
+        raise InputError(f"{owner}: {name} must be whole numbers, got {lengths!r}.") from None
     if lengths.is_floating_point() or lengths.is_complex() or lengths.dtype == torch.bool:
         raise InputError(f"{owner}: {name} must be whole numbers, got {lengths.dtype}.")
     return lengths.long()

@@ -81,6 +81,7 @@ class DynamicProgramme(GibbsStructure):
         sizes, names = whole_numbers(f"{self!r}.log_count", "lengths", lengths), self.context_names
         if len(names) == 1 or sizes.dim() == 0:
             sizes = sizes[..., None].expand(*sizes.shape, len(names))
+        self._check_names("log_count", sizes.shape[-1])
         most = sizes.reshape(-1, sizes.shape[-1]).amax(0).clamp(min=2).tolist()
         recurrence = self.recurrence(*most)
         goals = recurrence.goals_at(*sizes.unbind(-1))
@@ -95,6 +96,7 @@ class DynamicProgramme(GibbsStructure):
             raise InputError(f"{self!r}.enumerate: pass size, that of the instance.")
         names = self.context_names
         given = size if isinstance(size, tuple) else (size,) * len(names)
+        self._check_names("enumerate", len(given))
         sizes = [check_count(f"{self!r}.enumerate", "size", each, 0, 30) for each in given]
         check_enumerable(repr(self), float(self.log_count(sizes if len(names) > 1 else sizes[0])))
         recurrence = self.recurrence(*sizes)
@@ -116,6 +118,14 @@ class DynamicProgramme(GibbsStructure):
 
         members = torch.from_numpy(below(int(recurrence.goals[tuple(sizes)])).copy())
         return members.view(len(members), *self.shape(*sizes))
+
+    def _check_names(self, method: str, given: int) -> None:
+        names = self.context_names
+        if given != len(names):
+            raise InputError(
+                f"{self!r}.{method}: an instance has {len(names)} sizes ({', '.join(names)}), got "
+                f"{given}."
+            )
 
     def contains(self, z: Tensor, **context: Tensor) -> Bool[Tensor, "*batch"]:
         """Whether each ``z`` is a member, with nothing beyond its lengths."""

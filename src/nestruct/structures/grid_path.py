@@ -78,6 +78,10 @@ class GridPath(SizedStructure):
         """A `MonotonePath` where moves are monotone: methods tell what a space has."""
         return object.__new__(MonotonePath if cls is GridPath and moves == "monotone" else cls)
 
+    def __getnewargs_ex__(self) -> tuple[tuple, dict[str, str]]:
+        """What a copy is made with: without its moves it would be a `MonotonePath`."""
+        return (self.height, self.width), {"moves": self.grid.moves}
+
     def __init__(
         self,
         height: int,

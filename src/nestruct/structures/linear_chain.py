@@ -1,6 +1,7 @@
 """Sequences of states: taggers, hidden Markov models, conditional random fields."""
 
 import functools
+from typing import Any
 
 import numpy as np
 import torch
@@ -55,15 +56,21 @@ class LinearChain(DynamicProgramme):
 
     @staticmethod
     def pair_scores(
-        states: Float[Tensor, "*batch positions states"], transitions: Tensor | None = None
+        states: Tensor, transitions: Tensor | None = None
     ) -> Float[Tensor, "*batch pairs states states"]:
         """Scores of pairs from scores of single states, and of transitions if there are any.
 
         Args:
             states: ``[..., n, num_states]``.
-            transitions: From a state to the next, ``[..., num_states, num_states]`` or
-                ``[..., n-1, num_states, num_states]``.
+            transitions: From a state to the next: ``[..., num_states, num_states]``, or
+                ``[..., n-1, num_states, num_states]``. With n - 1 examples the first of these
+                could be the second: write ``[..., 1, num_states, num_states]`` then.
         """
+        if not isinstance(states, Tensor) or states.dim() < 2:
+            raise InputError(
+                "LinearChain.pair_scores: states must be a tensor [..., n, num_states], got "
+                f"{_kind(states)}."
+            )
         if states.shape[-2] < 2:
             raise InputError(
                 "LinearChain: a chain of one position has no pairs; use Categorical for it."
@@ -72,11 +79,28 @@ class LinearChain(DynamicProgramme):
         first = torch.zeros_like(states[..., 1:, :, None])
         first = torch.cat([states[..., :1, :, None], first[..., 1:, :, :]], -3)
         pairs = pairs + first
-        if transitions is None:
-            return pairs
-        if transitions.dim() < 3 or transitions.shape[-3] != pairs.shape[-3]:
-            transitions = transitions[..., None, :, :]
-        return pairs + transitions
+        return pairs if transitions is None else pairs + _by_pair(transitions, pairs.shape)
+
+
+def _by_pair(transitions: Any, pairs: torch.Size) -> Tensor:
+    """Transitions with an axis of positions, as long as that of the pairs or 1."""
+    if isinstance(transitions, Tensor) and transitions.dim() >= 2:
+        found = transitions
+        if found.dim() < len(pairs) and found.shape[-3:-2] != pairs[-3:-2]:
+            found = found[..., None, :, :]
+        lead = zip(reversed(found.shape[:-2]), reversed(pairs[:-2]), strict=False)
+        fits = found.dim() <= len(pairs) and all(own in (1, size) for own, size in lead)
+        if fits and found.shape[-2:] == pairs[-2:]:
+            return found
+    raise InputError(
+        "LinearChain.pair_scores: transitions must be a tensor [..., num_states, num_states] or "
+        f"[..., n-1, num_states, num_states] that fits pairs of shape {tuple(pairs)}, got "
+        f"{_kind(transitions)}."
+    )
+
+
+def _kind(value: Any) -> Any:
+    return tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
 
 
 @functools.lru_cache(maxsize=32)

@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from nestruct.errors import InputError
 from nestruct.kernels import LANES, jit, spread_rows
 from nestruct.structures.recurrence import Recurrence
 from nestruct.structures.relaxations.exponential import exponentiate
@@ -104,7 +105,7 @@ class _Marginals(torch.autograd.Function):
 
 
 class _Curvature(torch.autograd.Function):
-    """The derivative of ``marginals . slope``; itself not differentiable."""
+    """The derivative of ``marginals . slope``; there is no derivative of it."""
 
     @staticmethod
     def forward(scores: Tensor, goals: Tensor, slope: Tensor, recurrence: Recurrence) -> Tensor:
@@ -112,11 +113,13 @@ class _Curvature(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
-        ctx.mark_non_differentiable(output)
+        """Nothing: but it counts as differentiable, so that nobody takes it for a constant."""
 
     @staticmethod
     def backward(ctx: Any, slope: Tensor) -> tuple:
-        raise RuntimeError("marginals of a dynamic programme can be differentiated once.")
+        raise InputError(
+            "Marginals of a dynamic programme can be differentiated once, its log-partition twice."
+        )
 
     @staticmethod
     def vmap(
@@ -293,7 +296,7 @@ def _kernel(
             for lane in range(width):
                 inside[head, lane] = top[lane] + np.log(scale[lane]) if high > low else -1e30
                 if backward:
-                    means[head, lane] = mean[lane] / scale[lane]
+                    means[head, lane] = mean[lane] / scale[lane] if high > low else 0.0
         for lane in range(lanes):
             goal = goals[start + lane]
             values[start + lane] = np.nan if goal < 0 or bad[lane] else inside[goal, lane]
