@@ -109,7 +109,7 @@ def _learn_words(
     if path is None or (source != "-" and not Path(source).exists()):
         return
     words = None
-    if Path(source).is_file():  # else it can be read once only, and all words may come
+    if source != "-" and Path(source).is_file():  # else it is read once, and any word may come
         words = {w for block in reader.blocks() if isinstance(block, Sentence) for w in block.forms}
         words = {normalise(word) for word in words if model.vocabulary.index(word) == UNKNOWN}
         if not words:
