@@ -36,7 +36,7 @@ FILES = {
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
-    """Files; what is below /broken breaks off in the middle, /moved leads elsewhere."""
+    """Files; what is below /broken breaks off, /moved leads elsewhere, /shy says no sizes."""
 
     def do_HEAD(self) -> None:
         self.do_GET()
@@ -47,7 +47,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.send_header("Location", self.path.removeprefix("/moved"))
             self.end_headers()
             return
-        content = FILES.get(self.path.removeprefix("/broken"))
+        if self.path.startswith("/shy") and self.command == "HEAD":
+            self.send_error(405)
+            return
+        content = FILES.get(self.path.removeprefix("/broken").removeprefix("/shy"))
         if content is None:
             self.send_error(404)
             return
@@ -174,6 +177,13 @@ def test_redirects_are_followed(address, place):
     assert size_of(remote) == len(FILES["/gl_ctg.conllu"])
     fetch(remote)
     assert (place / "a").read_bytes() == FILES["/gl_ctg.conllu"]
+
+
+def test_a_server_that_says_no_sizes(served, place, capsys):
+    served("vectors-gl", VECTORS, below="/shy")
+    assert run("data", "get", "vectors-gl", "--yes") == 0
+    assert "(size unknown)" in capsys.readouterr().out
+    assert files_in(place) == ["cc.gl.300.vec.gz"]
 
 
 def test_no_network_and_proxies(place, monkeypatch):

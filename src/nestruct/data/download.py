@@ -23,6 +23,7 @@ from nestruct.files import make_folder
 _PIECE = 2**18  # bytes
 _PLAIN = {"Accept-Encoding": "identity"}  # a packed file stays packed
 _TIMEOUT = 30.0  # seconds without a byte
+_NO_HEAD = (403, 405, 501)  # of servers that answer to GET only
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,8 @@ def size_of(remote: Remote) -> int | None:
         answer = requests.head(
             remote.address, headers=_PLAIN, timeout=_TIMEOUT, allow_redirects=True
         )
+        if answer.status_code in _NO_HEAD:
+            return None
         answer.raise_for_status()
     length = answer.headers.get("content-length", "")
     return int(length) if length.isascii() and length.isdigit() else None
@@ -102,7 +105,7 @@ def fetch(remote: Remote, progress: Progress | None = None) -> str:
     Raises:
         InputError: It cannot be had whole, or its checksum is another; nothing is left of it then.
     """
-    _requests()
+    requests = _requests()
     import pooch
 
     pooch.get_logger().setLevel("ERROR")
@@ -118,6 +121,8 @@ def fetch(remote: Remote, progress: Progress | None = None) -> str:
         _said(remote),
     ):
         got = Path(pooch.retrieve(remote.address, None, target.name, folder, downloader=downloader))
+        if progress.total not in (0, got.stat().st_size):  # old urllib3 says nothing
+            raise requests.exceptions.ChunkedEncodingError
         _check(remote, got)
         with got.open("rb") as file:
             os.fsync(file.fileno())
