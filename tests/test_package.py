@@ -1,15 +1,20 @@
 """The wheel, installed outside the source tree; and the source distribution with its tests."""
 
+import json
+import math
 import os
 import re
 import shutil
 import subprocess
 import sys
 import tarfile
+import xml.etree.ElementTree as ET
 import zipfile
 from pathlib import Path
 
 import pytest
+import torch
+from strict import program
 
 import nestruct
 
@@ -101,6 +106,55 @@ def test_it_works_outside_the_source_tree(wheel, tmp_path):
     printed = call(sys.executable, "-c", SCRIPT, place, example, **settings)
     assert f"nestruct {nestruct.__version__}\n" in printed
     assert "through the solver" in printed
+
+
+@pytest.mark.slow  # `make check` checks the same program against the sources
+@pytest.mark.parametrize("checker", ["mypy", "pyright"])
+def test_a_users_program_passes_strict_checkers(wheel, tmp_path, checker):
+    place, own = tmp_path / "place", tmp_path / "program.py"
+    shutil.unpack_archive(wheel, place, "zip")
+    shutil.copy(ROOT / "tests" / "strict" / "program.py", own)
+    env = os.environ | {"MYPYPATH": str(place)}
+    command: list[object] = [sys.executable, "-m", "mypy", "--strict", "--config-file="]
+    command += ["--follow-imports=silent", own]
+    if checker == "pyright":  # whose package fetches itself when it runs first
+        found = shutil.which("pyright")
+        if found is None:
+            pytest.skip("pyright is not installed")
+        settings: dict[str, object] = {"include": ["program.py"], "typeCheckingMode": "strict"}
+        settings |= {"extraPaths": [str(place)]}
+        (tmp_path / "pyrightconfig.json").write_text(json.dumps(settings))
+        command = [found, "--pythonpath", sys.executable, "-p", tmp_path]
+    call(*command, cwd=tmp_path, env=env)
+    with own.open("a") as file:  # and they see what is wrong
+        file.write("\nwrong: int = nestruct.NES(sigma=0.1, population_size=8)\n")
+    with pytest.raises(AssertionError, match="NES"):
+        call(*command, cwd=tmp_path, env=env)
+
+
+def test_that_program_runs():
+    batch = {"x": torch.rand(9, 8, 3), "weights": torch.rand(9, 8) + 0.1}
+    with torch.random.fork_rng():
+        assert math.isfinite(program.train(batch | {"profit": torch.rand(9, 8)}))
+        router = program.Router()
+        router(torch.rand(2, 4)).sum().backward()
+        assert router.scores.weight.grad is not None
+        scores = torch.randn(2, 4, 4)
+        z = nestruct.ProjectiveTree().argmax(scores)
+        assert program.losses(scores, z).shape == (2,)
+
+
+def test_badges_say_what_is_so():
+    table = _project_table()
+    said = {}
+    for file in sorted((ROOT / "docs" / "badges").glob("*.svg")):
+        label = ET.parse(file).getroot().attrib["aria-label"]
+        assert re.findall(r">([^<>\n]+)</text>", file.read_text()) == label.split(": ")
+        said[file.stem] = label.split(": ")[1]
+    assert f'\nlicense = "{said.pop("licence")}"\n' in table
+    assert f'\nrequires-python = ">={said.pop("python").removesuffix("+")}"\n' in table
+    assert said == {"tests": "make test"}
+    assert "\ntest: " in (ROOT / "Makefile").read_text()
 
 
 def test_the_version_is_the_same_everywhere(wheel):

@@ -8,12 +8,13 @@ import numbers
 import operator
 import types
 from collections.abc import Callable, Iterable
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from torch import Tensor
 
 from nestruct.errors import InputError
 
+_Kind = TypeVar("_Kind")  # a class, whose type a checker must not lose
 _WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a string"}
 
 
@@ -33,7 +34,7 @@ def check_options(options: Any) -> None:
         check_choice(f"{kind.__name__}: {name}", getattr(options, name), choices)
 
 
-def renamed(**names: str) -> Callable[[type], type]:
+def renamed(**names: str) -> Callable[[_Kind], _Kind]:
     """A class decorator: an option by its old name is refused with the new one."""
 
     def decorate(kind: Any) -> Any:

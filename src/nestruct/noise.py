@@ -13,6 +13,7 @@ import operator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -70,7 +71,7 @@ class Noise:
     pair: int | Tensor = 0
     example: Tensor | None = None
 
-    def replace(self, **changes) -> "Noise":
+    def replace(self, **changes: Any) -> "Noise":
         """A copy with some of the integers changed."""
         return replace(self, **changes)
 

@@ -19,10 +19,12 @@ from torch import Tensor
 from nestruct.checks import check_count
 from nestruct.errors import InputError
 from nestruct.files import write_whole
+from nestruct.models import ParsedSentence
 from nestruct.reports import charts as drawn
 from nestruct.reports.curves import POINTS, axes, series
 from nestruct.reports.curves import charts as find_charts
 from nestruct.reports.page import read_groups, style
+from nestruct.reports.sentences import draw_sentence
 from nestruct.reports.shapes import draw_example, shape_of
 from nestruct.structures import Structure
 from nestruct.training.drawings import described, parts_of
@@ -100,6 +102,24 @@ def structures(
     if shape_of(scene).stacked:  # wide drawings stand below each other
         grid = [(title, [cell]) for title, cells in grid for cell in cells]
     return _arranged(grid)
+
+
+def sentences(parsed: ParsedSentence | Sequence[ParsedSentence]) -> Picture:
+    """Draws sentences with their dependency trees, one below the other.
+
+    Args:
+        parsed: What ``parse`` of a parser gives.
+
+    Example:
+        >>> import nestruct.plots
+        >>> from nestruct.models import ParsedSentence
+        >>> tree = ParsedSentence(("It", "barks"), (2, 0), ("nsubj", "root"))
+        >>> nestruct.plots.sentences(tree).svg.count('class="tip"')  # an arrow for each word
+        2
+    """
+    every = [parsed] if isinstance(parsed, ParsedSentence) else list(parsed)
+    cells = [draw_sentence(one.words, one.heads, one.labels) for one in every]
+    return _arranged([("", [cell]) for cell in cells])
 
 
 def curves(

@@ -71,7 +71,7 @@ def test_a_word_that_is_not_understood(words, message, capsys):
     ("words", "usage"),
     [
         ("bench scaling", "bench [-h] [OPTIONS] NAME"),
-        ("data list", "data [-h] [list|make] [NAME]"),
+        ("data list", "data [-h] [list|make|get] [NAME] [--yes]"),
         ("recipes", "recipes [-h] [RECIPE]"),
         ("train", "train [-h] [OPTIONS] [RECIPE] [KEY=VALUE ...]"),
     ],

@@ -4,12 +4,15 @@ import gzip
 import io
 import json
 import os
+import re
 import select
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 
+import numpy as np
 import pytest
 from toys import run_command as run
 
@@ -321,3 +324,98 @@ def test_sweep_from_a_run(phases, tmp_path):
     sweep = ["estimator.sigma=0.1", "--run", tmp_path, "--max-steps", 1]
     assert run("sweep", "parser-tiny-nes", *sweep, "--init-from", phases / "decoder") == 0
     assert scores(tmp_path / "estimator.sigma=0.1")["uas"] > 0.9
+
+
+def text_file(folder, content: str | bytes = "banoun .\n\nUnheard-of, banoun!\n"):
+    path = folder / "a.txt"
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+def test_text_becomes_conllu(phases, tmp_path, capsys):
+    path, out = text_file(tmp_path), tmp_path / "b.conllu"
+    words = ["parse", phases / "parser", "--text", path, "-o", out]
+    assert run(*words) == 0
+    assert capsys.readouterr().err == "Parsed 2 sentences, 4 words, 2 of them unknown.\n"
+    assert [s.forms for s in read_treebank(out)] == [("banoun", "."), ("Unheard-of,", "banoun!")]
+    assert run(*words, "--tokenise") == 0
+    second = read_treebank(out)[1]
+    assert second.forms == ("Unheard-of", ",", "banoun", "!")
+    model = nestruct.load(phases / "parser")
+    assert isinstance(model, ParserVAE)
+    parsed = model.parse(second.forms)
+    assert (parsed.heads, parsed.labels) == (second.heads, second.labels)
+    assert bytes(second).startswith(b"# sent_id = 3\n# text = Unheard-of, banoun!\n")
+
+
+def test_drawings_of_text_and_of_conllu(phases, tmp_path, capsys):
+    path, out = text_file(tmp_path), tmp_path / "b.svg"
+    assert run("parse", phases / "parser", "--text", path, "--format", "tree") == 0
+    printed = capsys.readouterr().out
+    assert printed.count("\n\n") == 2
+    assert "banoun" in printed
+    (tmp_path / "a.conllu").write_bytes(GOOD)
+    assert run("parse", phases / "parser", tmp_path / "a.conllu", "--format", "svg", "-o", out) == 0
+    assert out.read_text().startswith("<svg ")
+    assert out.read_text().count('class="tip"') == 2
+    text_file(tmp_path, "a\n" * 201)
+    words = ["parse", phases / "parser", "--text", path, "--format", "svg", "-o", tmp_path / "c"]
+    assert run(*words) == 1
+    assert "at most 200 sentences, not 201" in capsys.readouterr().err
+    assert not (tmp_path / "c").exists()
+
+
+def test_bad_lines_of_text(phases, tmp_path, capsys):
+    path = text_file(tmp_path, b"banoun\n\x1b[31m\nban\xffoun\n" + b"a " * 1001 + b"\n.\n")
+    assert run("parse", phases / "parser", "--text", path) == 1
+    found = capsys.readouterr()
+    assert "line 2: it has the control character U+001B." in found.err
+    assert found.out.count("sent_id") == 1  # what was good before it
+    assert run("parse", phases / "parser", "--text", path, "--skip-bad") == 0
+    assert "Parsed 2 sentences, 2 words; 3 malformed left out (" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "Say what to parse: FILE.conllu, or --text FILE; - is standard input."),
+        (["a.conllu", "--text", "b"], "Give a CoNLL-U file or --text FILE, not both."),
+        (["a.conllu", "--tokenise"], "--tokenise is about --text"),
+    ],
+)
+def test_one_thing_is_parsed(tmp_path, capsys, words, message):
+    assert run("parse", tmp_path, *words) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_words_that_training_did_not_know_are_looked_up(phases, tmp_path, capsys, monkeypatch):
+    """Which vectors these are, NESTRUCT_DATA says, or an option: of a run the language counts."""
+    path, model = text_file(tmp_path, "banoun zebra\n"), nestruct.load(phases / "parser")
+    assert isinstance(model, ParserVAE)
+    known, run_folder = model.vocabulary.words[2:], tmp_path / "run"
+    vectors = np.concatenate([model.vectors[2:].half().numpy(), model.vectors[5:6].half().numpy()])
+    emb = tmp_path / "data" / "emb" / "zz_vectors.npz"
+    emb.parent.mkdir(parents=True)
+    np.savez(emb, words=np.array([*known, "zebra"]), vectors=vectors)
+    words = ["parse", phases / "parser", "--text", path]
+    assert run(*words) == 0
+    assert "2 words, 1 of them unknown." in capsys.readouterr().err
+    assert run(*words, "--vectors", emb) == 0
+    expected = f"1 of 1 new words known by {emb}.\nParsed 1 sentence, 2 words.\n"
+    assert capsys.readouterr().err == expected
+    shutil.copytree(phases / "parser", run_folder)
+    config = run_folder / "config.toml"
+    own = '[data]\nname = "treebanks"\nembeddings = "auto"\nsource = "SOURCE"\n\n['
+    text = re.sub(r"\[data\][^\[]*\[", own, config.read_text())
+    monkeypatch.setenv("NESTRUCT_DATA", str(tmp_path / "data"))
+    monkeypatch.setattr(nestruct.training.run.verify.log, "warning", lambda *_: None)
+    for source, found in (("zz_own", True), ("yy_own", False), (f"{emb.parent}/zz", True)):
+        config.write_text(text.replace("SOURCE", source))
+        assert run("parse", run_folder, "--text", path) == 0
+        assert ("of them unknown" not in capsys.readouterr().err) == found
+    np.savez(emb, words=np.array([*known, "zebra"]), vectors=vectors[::-1])
+    assert run("parse", run_folder, "--text", path) == 0  # not the user's word, so no error
+    error = capsys.readouterr().err
+    assert "No word vectors are used: " in error
+    assert "2 words, 1 of them unknown." in error
+    assert run(*words, "--vectors", emb) == 1

@@ -24,6 +24,7 @@ PACKAGES = ("torch", "numpy", "numba", "jaxtyping", "rich", "safetensors", "toml
 EXTRAS = {
     "matplotlib": "plots",
     "ortools": "solvers",
+    "pooch": "data",
     "scipy": "solvers",
     "tensorboard": "tensorboard",
 }

@@ -10,7 +10,7 @@ from nestruct.data.batch import (
 )
 from nestruct.data.catalogue import CATALOGUE
 from nestruct.data.convert import as_batch, check_same_on_all_ranks
-from nestruct.data.domains import Treebanks
+from nestruct.data.domains import Treebanks, find_vectors
 from nestruct.data.grammar import Grammar
 from nestruct.data.graph_layout import GraphLayout
 from nestruct.data.images import Images
@@ -20,6 +20,7 @@ from nestruct.data.patterns import Patterns
 from nestruct.data.sentences import Buckets, Sentences, Vocabulary
 from nestruct.data.shortest_path import ShortestPaths
 from nestruct.data.sources import Loader, Pieces, Rows, read_data, read_whole
+from nestruct.data.text import TextReader, tokenise
 
 __all__ = [
     "CATALOGUE",
@@ -36,12 +37,14 @@ __all__ = [
     "Rows",
     "Sentences",
     "ShortestPaths",
+    "TextReader",
     "Treebanks",
     "Vocabulary",
     "as_batch",
     "batch_size",
     "check_same_on_all_ranks",
     "device_of",
+    "find_vectors",
     "make_minibatches",
     "map_tensors",
     "read_data",
@@ -49,4 +52,5 @@ __all__ = [
     "select_rows",
     "slices",
     "to_device",
+    "tokenise",
 ]

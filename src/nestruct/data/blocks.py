@@ -46,7 +46,7 @@ def read_blocks(source: Any, most: int) -> Iterator[Block]:
     lines: list[bytes] = []
     first = number = 1
     size, has_text, is_new, is_large = 0, False, True, False
-    for piece in _pieces(source):
+    for piece in read_pieces(source):
         goes_on, is_new = not is_new, piece.endswith(b"\n")
         is_blank = not goes_on and not piece.strip()
         if goes_on and lines:
@@ -76,8 +76,12 @@ def name_of(source: Any) -> str:
     return str(getattr(source, "name", "file"))
 
 
-def _pieces(source: Any) -> Iterator[bytes]:
-    """The lines of a file; long ones in pieces, each but the last without a line end."""
+def read_pieces(source: Any) -> Iterator[bytes]:
+    """The lines of a file; long ones in pieces, each but the last without a line end.
+
+    Args:
+        source: As that of `read_blocks`.
+    """
     name, number = name_of(source), 0
     try:
         with contextlib.ExitStack() as stack:

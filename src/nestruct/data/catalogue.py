@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from nestruct.data.domains import LANGUAGES, TREEBANKS, Treebanks
+from nestruct.data.download import Remote
 from nestruct.data.grammar import Grammar
 from nestruct.data.graph_layout import GraphLayout
 from nestruct.data.images import Images
@@ -13,6 +14,76 @@ from nestruct.data.listops import ListOps
 from nestruct.data.patterns import Patterns
 from nestruct.data.shortest_path import ShortestPaths
 from nestruct.data.treebank import Reader
+
+_IDX = ("train-images-idx3-ubyte.gz", "t10k-images-idx3-ubyte.gz")
+_UNVERIFIED = ("md5", None)
+# Home, licence, address of the files, and checksums of theirs.
+_IMAGES: dict[str, tuple[str, str, str, tuple[tuple[str, str | None], ...]]] = {
+    "fashion-mnist": (
+        "https://github.com/zalandoresearch/fashion-mnist",
+        "MIT",
+        "https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion",
+        (_UNVERIFIED, _UNVERIFIED),
+    ),
+    "kmnist": (
+        "http://codh.rois.ac.jp/kmnist",
+        'CC BY-SA 4.0: "KMNIST Dataset" (created by CODH), adapted from "Kuzushiji Dataset" '
+        "(created by NIJL and others), doi:10.20676/00000341",
+        "http://codh.rois.ac.jp/kmnist/dataset/kmnist",
+        (("md5", "bdb82020997e1d708af4cf47b453dcf7"), ("md5", "5c965bf0a639b31b8f53240b1b52f4d7")),
+    ),
+    "mnist": (
+        "https://ossci-datasets.s3.amazonaws.com/mnist",
+        "usually given as CC BY-SA 3.0",
+        "https://ossci-datasets.s3.amazonaws.com/mnist",
+        (
+            ("unpacked_md5", "6bbc9ace898e44ae57da46a324031adb"),
+            ("unpacked_md5", "2646ac647ad5339dbf082846283269ea"),
+        ),
+    ),
+    "omniglot": (
+        "https://github.com/brendenlake/omniglot",
+        "MIT",
+        "",  # drawings: no format that is read here
+        (_UNVERIFIED, _UNVERIFIED),
+    ),
+}
+_UD = "https://github.com/UniversalDependencies"
+# Repository, version (r2.7, the one of the paper's time), licence, and whether it has a dev split.
+_TREEBANKS = {
+    "gl_ctg": (
+        "UD_Galician-CTG",
+        "e34a7ed32ce288bed2bf64caa8cabb897cc39fe5",
+        "CC BY-NC-SA 3.0",
+        True,
+    ),
+    "gl_treegal": (
+        "UD_Galician-TreeGal",
+        "c02757184a7cdebcc1e6de47a63eee6fbf494d1f",
+        "LGPL-LR",
+        False,
+    ),
+    "id_csui": (
+        "UD_Indonesian-CSUI",
+        "0a8cb66dc30347a13416bbe1f654f0f7aea7fd4f",
+        "CC BY-SA 4.0",
+        False,
+    ),
+    "id_gsd": ("UD_Indonesian-GSD", "r2.7", "CC BY-NC-SA 3.0 US, or as its repository says", True),
+    "ru_gsd": (
+        "UD_Russian-GSD",
+        "2f53e57dab86f41989378b80849f320660e12419",
+        "CC BY-SA 4.0",
+        True,
+    ),
+    "ru_taiga": (
+        "UD_Russian-Taiga",
+        "445b06171246417ae52da5b989d6ee619c112177",
+        "CC BY-SA 4.0",
+        True,
+    ),
+}
+_VECTORS = "https://dl.fbaipublicfiles.com/fasttext/vectors-crawl"
 
 
 @dataclass(frozen=True)
@@ -25,12 +96,18 @@ class DataSource:
             raises `nestruct.InputError` where they are damaged.
         missing: None where the set is here, else what to do, as the end of a sentence.
         make: Generates the set; None where it is read from ``NESTRUCT_DATA``.
+        licence: Of a set that is read.
+        home: Where it is published.
+        files: What can be fetched by name; none where it is not published in a format we read.
     """
 
     purpose: str
     describe: Callable[[], str]
     missing: Callable[[], str | None] = lambda: None
     make: Callable[[], object] | None = None
+    licence: str = ""
+    home: str = ""
+    files: tuple[Remote, ...] = ()
 
 
 def _images(dataset: str, purpose: str) -> DataSource:
@@ -40,8 +117,19 @@ def _images(dataset: str, purpose: str) -> DataSource:
         train, test = images.official_sizes()
         return f"{train:,} + {test:,} images"
 
+    home, licence, base, checksums = _IMAGES[dataset]
+    files = tuple(
+        Remote(f"{base}/{name}", f"images/{dataset}/{name}", **{kind: value} if value else {})
+        for name, (kind, value) in zip(_IDX, checksums, strict=True)
+        if base
+    )
     return DataSource(
-        purpose, describe, lambda: images.remedy() if images.where() is None else None
+        purpose,
+        describe,
+        lambda: images.remedy() if images.where() is None else None,
+        licence=licence,
+        home=home,
+        files=files,
     )
 
 
@@ -59,15 +147,32 @@ def _treebank(name: str) -> DataSource:
         sizes = " + ".join(f"{_megabytes(file):.1f}" for file in files)
         return f"{sizes} MB to train and test on"
 
-    return DataSource("Table 2: dependency trees", describe, missing)
+    repository, version, licence, with_dev = _TREEBANKS[name]
+    files = tuple(
+        Remote(f"{_UD}/{repository}/raw/{version}/{file}", f"ud/{name}/{file}")
+        for split in ("train", "dev", "test")
+        if split != "dev" or with_dev
+        for file in (f"{name}-ud-{split}.conllu",)
+    )
+    return DataSource(
+        "Table 2: dependency trees",
+        describe,
+        missing,
+        licence=licence,
+        home=f"{_UD}/{repository}",
+        files=files,
+    )
 
 
 def _vectors(language: str) -> DataSource:
-    treebank = Treebanks(source=f"{language}_")
+    treebank, file = Treebanks(source=f"{language}_"), f"cc.{language}.300.vec.gz"
     return DataSource(
         "Table 2: word vectors",
         lambda: f"{_megabytes(treebank.find_vectors()):.1f} MB of vectors",
         lambda: None if _megabytes(treebank.find_vectors()) else treebank.vectors_remedy(),
+        licence="CC BY-SA 3.0",
+        home="https://fasttext.cc/docs/en/crawl-vectors.html",
+        files=(Remote(f"{_VECTORS}/{file}", f"emb/{file}"),),
     )
 
 

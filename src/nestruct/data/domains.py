@@ -251,13 +251,10 @@ class Treebanks(Domains):
         """The file of word vectors; None where it is missing."""
         if "/" in self.embeddings:
             return Path(self.embeddings)
-        folder = _root("emb")
         if self.embeddings != "auto":
-            path = folder / self.embeddings
+            path = _root("emb") / self.embeddings
             return path if path.exists() else None
-        files = sorted(folder.iterdir()) if folder.is_dir() else []
-        starts = (f"cc.{self._language}.", f"{self._language}_")
-        return next((f for s in starts for f in files if f.name.startswith(s)), None)
+        return find_vectors(self._language)
 
     def vectors_remedy(self) -> str:
         """What to do where the word vectors are missing, as the end of a sentence."""
@@ -273,6 +270,18 @@ class Treebanks(Domains):
     @property
     def _vectors_name(self) -> str:
         return f"cc.{self._language}.300.vec.gz" if self.embeddings == "auto" else self.embeddings
+
+
+def find_vectors(language: str) -> Path | None:
+    """The word vectors of a language in the folder ``emb`` of ``NESTRUCT_DATA``, or None.
+
+    Args:
+        language: Like ``gl``: the name of the file starts with ``cc.gl.`` or ``gl_``.
+    """
+    folder = _root("emb")
+    files = sorted(folder.iterdir()) if folder.is_dir() else []
+    starts = (f"cc.{language}.", f"{language}_")
+    return next((f for s in starts for f in files if f.name.startswith(s)), None)
 
 
 def _find(name: str, split: str) -> Path | None:

@@ -338,7 +338,7 @@ def masked_mean(values: Tensor, counts: Tensor, among: Tensor | None = None) -> 
     return torch.where(counts, values, 0.0).sum() / (counts if among is None else among).sum()
 
 
-def options_of(estimator: Any) -> list[dataclasses.Field]:
+def options_of(estimator: Any) -> list[dataclasses.Field[Any]]:
     """The options of an estimator: its fields if it is a dataclass, else none."""
     if not dataclasses.is_dataclass(estimator):
         return []

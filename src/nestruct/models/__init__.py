@@ -4,7 +4,7 @@ from nestruct.models.appendix import AppendixVAE
 from nestruct.models.categorical import CategoricalVAE
 from nestruct.models.listops import ListOpsModel
 from nestruct.models.mlp import mlp
-from nestruct.models.parser import ParserVAE
+from nestruct.models.parser import ParsedSentence, ParserVAE
 from nestruct.models.path_costs import PathCosts
 from nestruct.models.relational import RelationalVAE
 from nestruct.models.structured import StructuredModel, hard_structures
@@ -15,6 +15,7 @@ __all__ = [
     "AppendixVAE",
     "CategoricalVAE",
     "ListOpsModel",
+    "ParsedSentence",
     "ParserVAE",
     "PathCosts",
     "RelationalVAE",

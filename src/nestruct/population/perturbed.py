@@ -49,7 +49,7 @@ class PerturbedWeight(Tensor):
         return weight
 
     @classmethod
-    def __torch_function__(cls, func, types, args=(), kwargs=None):
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Computes what has a form of its own by that, anything else with the full matrix."""
         kwargs = dict(kwargs or {})
         if "input" in kwargs and not args:  # torch's name of what comes first

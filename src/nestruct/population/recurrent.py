@@ -103,7 +103,7 @@ def _cell(update: Callable[[Tensor, Tensor, State], State]) -> Callable:
     return run
 
 
-RECURRENT: dict[Any, Callable] = {
+RECURRENT: dict[Any, Callable[..., Any]] = {
     torch.lstm: _layers(_lstm, 2),
     torch.gru: _layers(_gru, 1),
     torch.rnn_tanh: _layers(_tanh, 1),

@@ -113,7 +113,7 @@ class Recurrence:
             arrays.append((heads, *(np.broadcast_to(each, shape) for each in edges)))
         self._levels = arrays
         self.edges = self._flatten()
-        self.max_edges = max((each[1].shape[1] for each in arrays), default=0)
+        self.max_edges: int = max((each[1].shape[1] for each in arrays), default=0)
         self.used = np.unique(self.edges.part[self.edges.part < num_parts])
         self.handle = next(_HANDLES)
         self._on: dict[torch.device, tuple[list[Level], Tensor, Tensor]] = {}

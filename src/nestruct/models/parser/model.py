@@ -5,9 +5,9 @@ tree. Trained in phases: the parser on trees, the decoder on trees, then both, o
 on sentences without trees.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 import torch
 from jaxtyping import Float, Int
@@ -22,6 +22,7 @@ from nestruct.models.parser.details import count_attached
 from nestruct.models.parser.files import read_sentences
 from nestruct.models.parser.networks import ArcParser, TreeLanguageModel
 from nestruct.models.parser.population import case_log_likelihood, heads_of, population_losses
+from nestruct.models.parser.words import ParsedSentence, parse_words, read_vectors
 from nestruct.models.structured import StructuredModel, are_hard, overrides_nothing
 from nestruct.noise import Noise
 from nestruct.objective import DIVERGENCES, check_divergence
@@ -194,14 +195,65 @@ class ParserVAE(StructuredModel):
         mask = mask.index_fill(0, torch.where(known, batch.words, 0).flatten(), 1.0)
         return {"parser.words.weight": mask[:, None]}
 
-    @torch.no_grad()
+    @overload
+    def parse(self, sentences: Sentences) -> tuple[Tensor, Tensor]: ...
+
+    @overload
+    def parse(self, sentences: Sequence[str], *, max_words: int = ...) -> ParsedSentence: ...
+
+    @overload
     def parse(
-        self, batch: Sentences
-    ) -> tuple[Int[Tensor, "batch tokens"], Int[Tensor, "batch tokens"]]:
-        """The best tree: heads, and the best label of each word with its head.
+        self, sentences: Sequence[list[str] | tuple[str, ...]], *, max_words: int = ...
+    ) -> list[ParsedSentence]: ...
+
+    def parse(self, sentences: Any, *, max_words: int = MAX_WORDS) -> Any:
+        """The best tree of a sentence, or of each of a list of sentences.
 
         Words below the root are labelled ``root`` and no others are, where labels have that name.
+
+        Args:
+            sentences: A list of words, a list of such lists, or a batch.
+            max_words: A longer sentence is refused; a batch is not asked.
+
+        Returns:
+            A `ParsedSentence`, with ``heads`` and ``labels``; a list of them for a list of
+            sentences; for a batch two tensors ``[batch, tokens]``, heads and the numbers of labels.
+
+        Raises:
+            InputError: Something is no word: empty, or with a tab or line end in it.
+
+        Example:
+            >>> from nestruct.data import Grammar
+            >>> data = Grammar(num_train=20)
+            >>> model = ParserVAE(data.vocabulary, data.vectors, lstm_size=8)
+            >>> len(model.parse(["The", "dog", "barks"]).heads)  # untrained: any tree
+            3
         """
+        if isinstance(sentences, Sentences):
+            return self._best_trees(sentences)
+        return parse_words(self, sentences, max_words)
+
+    def read_vectors(self, file: str | Path, words: Iterable[str] | None = None) -> int:
+        """Lets the parser know words that training had not, by their vectors.
+
+        A run keeps the vectors of the words of its treebanks only. The file's others have the same
+        space, so the parser can use them; the file must be the one that it was trained with.
+
+        Args:
+            file: Word vectors, text or ``.npz``; see `nestruct.data.find_vectors`.
+            words: Which words are wanted: a large file is faster, and takes less memory. All when
+                None.
+
+        Returns:
+            How many words are new.
+        """
+        return read_vectors(self, file, words)
+
+    @torch.no_grad()
+    def _best_trees(
+        self, batch: Sentences
+    ) -> tuple[Int[Tensor, "batch tokens"], Int[Tensor, "batch tokens"]]:
+        """Heads, and the best label of each word with its head."""
         features = self._features(batch, batch.words)
         scores = self.parser.arc.all_pairs(features)
         heads = self.structure.argmax(scores, **self.context(batch)).argmax(-2)

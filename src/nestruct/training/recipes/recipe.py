@@ -31,7 +31,7 @@ log = logging.getLogger("nestruct")
 
 REQUIRED = ("data", "model", "estimator", "optimizer")
 TABLES = (*PARTS, "training")
-TOP = {"recipe": str, "title": str, "seed": int, "device": str}
+TOP: dict[str, type] = {"recipe": str, "title": str, "seed": int, "device": str}
 MOST_BASES = 8  # one upon the other
 
 
