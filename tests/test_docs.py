@@ -38,7 +38,7 @@ def test_the_blocks_of_a_page_run_one_after_the_other(page, tmp_path, monkeypatc
     with torch.random.fork_rng():
         for block in python_blocks(PAGES[page].read_text()):
             exec(compile(block, page, "exec"), names)
-    if page == "docs/index.md":
+    if page == "docs/start.md":
         assert names["result"].best["f1_map"] > 0.8
 
 
