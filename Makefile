@@ -13,6 +13,7 @@ PYTEST_ARGS ?=
 # A file's tests share one worker, so that what they train together is trained once; short files, doctests, come last.
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
+# One thread: threads that wait for each other on a busy machine take ten times as long.
 DEMO := runs/demo
 # A recipe in a run folder: begun, or continued.
 train = $(BIN)/nestruct train $(1) --run $(2) --continue
@@ -34,10 +35,10 @@ demo: $(READY)
 	@echo
 	@echo "Ten particles move by the forces of a hidden spanning tree. A VAE that must draw a tree to explain their paths is"
 	@echo "trained without labels, by StructureNES: the tree solver is a black box, encoder and decoder are differentiated."
-	@echo "Connecting neighbours by the shortest tree, without learning, finds four edges of five. About a minute on two"
-	@echo "cores; Ctrl-C saves, and make demo continues. (To start over: rm -r $(DEMO))"
+	@echo "Connecting neighbours by the shortest tree, without learning, finds four edges of five. About a minute on one"
+	@echo "core; Ctrl-C saves, and make demo continues. (To start over: rm -r $(DEMO))"
 	@echo
-	@$(call train,graph-layout-10,$(DEMO))
+	@OMP_NUM_THREADS=1 $(call train,graph-layout-10,$(DEMO))
 	@$(BIN)/nestruct report $(DEMO) -o $(DEMO)/page.html --title "Trees recovered from ten moving particles"
 	@echo "True and recovered trees, and F1 over time: file://$(CURDIR)/$(DEMO)/page.html"
 
