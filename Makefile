@@ -20,7 +20,7 @@ train = $(BIN)/nestruct train $(1) --run $(2) --continue
 
 .PHONY: help demo test quick slow check docs package setup format bench-solvers clean
 help:
-	@echo "make demo           train a small spanning-tree VAE by StructureNES; two minutes, then a page"
+	@echo "make demo           find the trees of ten particles by StructureNES; a minute, then a page"
 	@echo "make test           every check and test (sets up a virtual environment in $(VENV) first)"
 	@echo "make quick          a useful minute: lint, format, types, contracts and golden numbers"
 	@echo "make slow           the tests that make test leaves out: variants of others, in real processes"

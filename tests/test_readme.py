@@ -42,11 +42,11 @@ COMMANDS = {
 
 def share_of_best(names: dict) -> float:
     """The percentage that the program prints, at the network as it is."""
-    names["layer"].eval()
-    test = slice(200, 300)
-    context = {name: names[name][test] for name in ("weights", "room")}
-    best = names["knapsack"].argmax(names["profit"][test], **context)
-    return float(100 * names["earned"](test) / (best * names["profit"][test]).sum(-1).mean())
+    x, profit = names["x"][200:], names["profit"][200:]
+    context = {name: names[name][200:] for name in ("weights", "room")}
+    z = names["layer"].eval()(names["network"](x)[..., 0], **context)
+    best = names["knapsack"].argmax(profit, **context)
+    return float(100 * (z * profit).sum() / (best * profit).sum())
 
 
 def run_until(end: str | None = None) -> dict:
