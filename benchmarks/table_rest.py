@@ -80,9 +80,10 @@ def demo_table(data: Data) -> str:
             *(ends([r["evaluations"] for r in runs], ",") for runs in columns),
         ],
         [
-            "on two quiet cores",
-            *(ends([r["seconds"] for r in runs], ".2g") + " s" for runs in columns),
+            "time",
+            *(ends([r["seconds"] for r in runs], ".3g") + " s" for runs in columns),
         ],
+        ["machine", "one thread of two busy cores", *["two quiet cores"] * 2],
     ]
     methods = ("StructureNES", "StructureNES", "NES")
     head = [f"{m} (`{r['row']}`)" for m, r in zip(methods, data["rows"], strict=True)]
