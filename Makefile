@@ -20,7 +20,7 @@ train = $(BIN)/nestruct train $(1) --run $(2) --continue
 
 .PHONY: help demo test quick slow check docs package setup format bench-solvers clean
 help:
-	@echo "make demo           find the trees of ten particles by StructureNES; a minute, then a page"
+	@echo "make demo           find the trees of ten particles by StructureNES; two minutes, then a page"
 	@echo "make test           every check and test (sets up a virtual environment in $(VENV) first)"
 	@echo "make quick          a useful minute: lint, format, types, contracts and golden numbers"
 	@echo "make slow           the tests that make test leaves out: variants of others, in real processes"
@@ -35,8 +35,8 @@ demo: $(READY)
 	@echo
 	@echo "Ten particles move by the forces of a hidden spanning tree. A VAE that must draw a tree to explain their paths is"
 	@echo "trained without labels, by StructureNES: the tree solver is a black box, encoder and decoder are differentiated."
-	@echo "Connecting neighbours by the shortest tree, without learning, finds four edges of five. About a minute on one"
-	@echo "core; Ctrl-C saves, and make demo continues. (To start over: rm -r $(DEMO))"
+	@echo "Connecting neighbours by the shortest tree, without learning, finds four edges of five. One to two minutes on"
+	@echo "one core; Ctrl-C saves, and make demo continues. (To start over: rm -r $(DEMO))"
 	@echo
 	@OMP_NUM_THREADS=1 $(call train,graph-layout-10,$(DEMO))
 	@$(BIN)/nestruct report $(DEMO) -o $(DEMO)/page.html --title "Trees recovered from ten moving particles"

@@ -13,7 +13,7 @@ from nestruct.reports import Run
 TRAINED = ("untrained", "early", "trained")
 # The recipes of the demo's page, and how the names of their runs begin.
 DEMO = {
-    "graph-layout-10": "graph-layout-10/seed=",
+    "graph-layout-10": "seed=",
     "graph-layout-5": "graph-layout-5/seed",
     "graph-layout-5-nes": "graph-layout-demo/seed=",  # as it was called then
 }
@@ -72,7 +72,7 @@ def demo_table(data: Data) -> str:
             *(", ".join(f"{r['test']['f1_map']:.3f}" for r in runs) for runs in columns),
         ],
         [
-            "untrained: F1 on validation data",
+            "at step 0: F1 on validation data",
             *(ends([r["curve"]["f1_map"][0] for r in runs], ".2f") for runs in columns),
         ],
         [

@@ -111,6 +111,13 @@ def test_its_results_are_those_of_the_run_files():
     shortest = 100 * baseline["shortest tree without learning"]
     assert f"has {shortest:.1f}% of the edges right" in text
 
+    demo = row("demo", row="graph-layout-10")
+    runs = json.loads((ROOT / "results" / "demo.json").read_text())["runs"]
+    scores = [100 * runs[run]["test"]["f1_map"] for run in demo["runs"]]
+    without = 100 * demo["without learning"]
+    said = f"has {min(scores):.0f}% to {max(scores):.0f}% of the edges, where the shortest tree"
+    assert f"{said} has {without:.0f}%" in text
+
     def uas(method: str, column: str = "gl_treegal") -> float:
         found = row("table2", row=method, trees="projective", column=column)
         if column == "gl_treegal":
