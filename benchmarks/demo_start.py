@@ -20,7 +20,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    experiment = build(Recipe.from_tables(read_recipe("graph-layout-demo", ["device=cpu"])))
+    experiment = build(Recipe.from_tables(read_recipe("graph-layout-5-nes", ["device=cpu"])))
     batch, model = experiment.data.splits()["test"], experiment.model
     assert isinstance(model, RelationalVAE)
     assert isinstance(model.structure, Enumerable)

@@ -6,25 +6,36 @@ from statistics import median
 from table_data import Data, archived, configurations, entry, numeric, runs_named, summary, table
 
 from nestruct.benches.scaling_summary import step_seconds
+from nestruct.data import GraphLayout
+from nestruct.models.structured import f1
+from nestruct.reports import Run
 
 TRAINED = ("untrained", "early", "trained")
+# The recipes of the demo's page, and how the names of their runs begin.
+DEMO = {
+    "graph-layout-10": "seed=",
+    "graph-layout-5": "graph-layout-5/seed",
+    "graph-layout-5-nes": "graph-layout-demo/seed=",  # as it was called then
+}
 
 
 def collect_demo() -> Data:
-    with archived("small") as folders:
+    with archived("demo", "small") as folders:
         runs = runs_named(folders)
     entries = {}
     for name, run in runs.items():
         metric = "uas" if name.startswith("pars") else "f1_map"
         entries[name] = entry(run, ["f1_map", "uas", "loss"], curve=[metric])
-    rows = [
-        {"row": recipe, "runs": names, **summary([entries[n] for n in names], ["f1_map"])}
-        for recipe, stem in (("graph-layout-demo", "seed="), ("graph-layout-5", "seed"))
-        if (names := [n for n in entries if n.startswith(f"{recipe}/{stem}")])
-    ]
+    rows = []
+    for recipe, stem in DEMO.items():
+        names = [name for name in entries if name.startswith(stem)]
+        own = summary([entries[name] for name in names], ["f1_map"])
+        rows.append(
+            {"row": recipe, "runs": names, **own, "without learning": _without(runs[names[0]])}
+        )
     return {
-        "title": "The demo: five particles by NES and by StructureNES; other small runs",
-        "archives": ["small-runs.tar.xz"],
+        "title": "The demo: ten particles by StructureNES; five, also by NES; other small runs",
+        "archives": ["demo-runs.tar.xz", "small-runs.tar.xz"],
         "protocol": "F1 of the most likely tree on test data, at the step best on validation data.",
         "rows": rows,
         **configurations(runs),
@@ -32,22 +43,36 @@ def collect_demo() -> Data:
     }
 
 
+def _without(run: Run) -> float:
+    """F1 of the shortest tree on the test data of a run."""
+    sizes = {key: value for key, value in run.config["data"].items() if key != "name"}
+    layout = GraphLayout(**sizes)
+    test = layout.splits()["test"]
+    return float(f1(layout.baselines(test)["shortest tree without learning"], test["z"]).mean())
+
+
 def demo_table(data: Data) -> str:
-    """NES and StructureNES side by side."""
+    """What make demo trains, and the two tasks of five particles."""
     columns = [[data["runs"][name] for name in row["runs"]] for row in data["rows"]]
 
     def ends(values: Sequence[float], say: str) -> str:
         low, high = (format(value, say) for value in (min(values), max(values)))
         return low if low == high else f"{low} to {high}"
 
+    both = "encoder and decoder; the solver is a black box"
     lines = [
-        ["differentiated", "nothing", "encoder and decoder; the solver is a black box"],
+        ["particles", "10", "5", "5"],
+        ["differentiated", both, both, "nothing"],
         [
-            "test F1 of the most likely tree, seeds 0, 1, 2",
+            "**shortest tree, without learning**: F1",
+            *(f"{r['without learning']:.3f}" for r in data["rows"]),
+        ],
+        [
+            "**trained**: F1 of the seeds 0, 1, 2",
             *(", ".join(f"{r['test']['f1_map']:.3f}" for r in runs) for runs in columns),
         ],
         [
-            "untrained (validation)",
+            "at step 0: F1 on validation data",
             *(ends([r["curve"]["f1_map"][0] for r in runs], ".2f") for runs in columns),
         ],
         [
@@ -55,13 +80,14 @@ def demo_table(data: Data) -> str:
             *(ends([r["evaluations"] for r in runs], ",") for runs in columns),
         ],
         [
-            "on two quiet cores",
-            *(ends([r["seconds"] for r in runs], ".2g") + " s" for runs in columns),
+            "time",
+            *(ends([r["seconds"] for r in runs], ".3g") + " s" for runs in columns),
         ],
-        ["run files", *["`results/small-runs.tar.xz`"] * 2],
+        ["machine", "one thread of two busy cores", *["two quiet cores"] * 2],
     ]
-    head = ["", "NES (`graph-layout-demo`)", "StructureNES (`graph-layout-5`)"]
-    return table(head, lines, "|---|---|---|")
+    methods = ("StructureNES", "StructureNES", "NES")
+    head = [f"{m} (`{r['row']}`)" for m, r in zip(methods, data["rows"], strict=True)]
+    return table(["", *head], lines, "|---|---|---|---|")
 
 
 def gradient_table(data: Data) -> str:
