@@ -25,9 +25,6 @@ class Alignment(DynamicProgramme):
     length_axes = (("lengths", 0, 0), ("other_lengths", 1, 0))
     shape_in_words = "a table [n, m] of one cell or more"
 
-    def __repr__(self) -> str:
-        return "Alignment()"
-
     def shape(self, *sizes: int) -> tuple[int, ...]:
         """``(n, m)``."""
         return sizes

@@ -51,6 +51,9 @@ class DynamicProgramme(KBestProgramme, GibbsStructure):
     of that name gives an instance's own size."""
     shape_in_words: str = "the shape of one instance"
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
     @abstractmethod
     def shape(self, *sizes: int) -> tuple[int, ...]:
         """The shape of one instance's scores, for each name of `length_axes` its size."""
