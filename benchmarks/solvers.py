@@ -1,7 +1,10 @@
 """Microseconds per instance of every solver, beside its peers in the same run.
 
-    python benchmarks/solvers.py [--device cuda] [--sizes 10,25,50,100] [--only TEXT] [--batch 4096]
+    python benchmarks/solvers.py [--device cuda] [--sizes 10,25,50,100] [--only NAME] [--batch 4096]
                                  [--threads 2] [--repeats 3] [--limit SECONDS] [--json FILE]
+
+The JSON file is added to, so the table can be measured in pieces: a row of the same problem and
+size is replaced, and each row says which of the sessions it is of.
 
 Scores are standard Gaussian, float32, the same for all solvers of a row, whose repeats take turns.
 Warm-up and compilation do not count, nor does turning scores into a peer's own input (a ready
@@ -28,6 +31,7 @@ import os
 import platform
 import re
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -62,7 +66,7 @@ import nestruct
 from nestruct.structures.relaxations.exponential import exponentiate
 
 MAX_SCORES = 1 << 25  # in one batch: 128 MB
-SECONDS = {True: 0.5, False: 0.1}  # the longest call aimed at: ours, a peer's
+SECONDS = {True: 0.5, False: 0.1}  # the longest call aimed at: of what takes batches, or one by one
 PATH_PEERS = ("scipy", "networkx")
 PACKAGES = "nestruct torch triton numba numpy scipy networkx rustworkx supar torch-struct"
 # One H200, by its data sheet: memory, and float64 outside of tensor cores.
@@ -178,7 +182,7 @@ def fit_batch(solver: Solver, scores: Tensor, n: int) -> tuple[Callable, int, fl
     solver.prepare(scores[:1], n)[0]()  # compiles
     tried: list[tuple[Callable, int, float, Any]] = []
     batch = min(len(scores), 64 if scores.is_cuda else 1)
-    longest = SECONDS[solver.name == "ours"]
+    longest = SECONDS[solver.name == "ours" or solver.any_batch]
     while True:
         try:
             call, totals = solver.prepare(scores[:batch], n)
@@ -272,15 +276,33 @@ def environment(device: str) -> dict[str, Any]:
         facts["gpu"] = torch.cuda.get_device_name()
     facts |= {"load": os.getloadavg()[0], "threads": torch.get_num_threads()}
     installed = {found.name.lower(): found.version for found in importlib.metadata.distributions()}
-    facts |= {"python": platform.python_version()}
+    facts |= {"python": platform.python_version(), "commit": commit()}
     return facts | {package: installed.get(package) for package in PACKAGES.split()}
+
+
+def commit() -> str:
+    words = ["git", "describe", "--always", "--dirty", "--exclude", "*"]
+    answer = subprocess.run(words, cwd=Path(__file__).parent, capture_output=True, text=True)
+    return answer.stdout.strip() or "unknown"
+
+
+def write_json(path: Path, past: dict[str, list], facts: dict[str, Any], rows: list) -> None:
+    """The rows with those of earlier sessions, in the order of the problems, a line for each."""
+    order = [problem.name for problem in problems()]
+    fresh = {(row["problem"], row["n"]) for row in rows}
+    kept = [row for row in past["rows"] if (row["problem"], row["n"]) not in fresh]
+    every = kept + [row | {"session": len(past["sessions"])} for row in rows]
+    every.sort(key=lambda row: (order.index(row["problem"]), row["n"]))  # ours stay first
+    sessions = [*past["sessions"], facts]
+    parts = (",\n  ".join(json.dumps(each) for each in some) for some in (sessions, every))
+    path.write_text('{{"sessions": [\n  {}\n ],\n "rows": [\n  {}\n ]\n}}\n'.format(*parts))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Time the solvers beside their peers.")
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--sizes", help="10,25,50,100; on a GPU 25,50,100")
-    parser.add_argument("--only", default="", help="problems whose name contains this")
+    parser.add_argument("--only", default="", help="problems whose name has this: 'chain|tree'")
     parser.add_argument("--batch", type=int, default=4096)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=3)
@@ -288,6 +310,9 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     options = parser.parse_args()
     start, on_gpu = time.monotonic(), options.device == "cuda"
+    past: dict[str, list] = {"sessions": [], "rows": []}
+    if options.json and options.json.exists():
+        past = json.loads(options.json.read_text())
     sizes = options.sizes or ("25,50,100" if on_gpu else "10,25,50,100")
     torch.set_num_threads(options.threads)
     facts = environment(options.device) | (H200 if on_gpu else machine_rates())
@@ -298,7 +323,7 @@ def main() -> None:
     print("(small batches stay in cache and can beat it); 'steps', add-and-max in L1;")
     print("'exponentials' of sums, one per edge and pass over them.")
     rows, left_out = [], []
-    for problem in (each for each in problems() if options.only in each.name):
+    for problem in (each for each in problems() if re.search(options.only, each.name)):
         names = [each.name for each in problem.solvers if each.on_gpu or not on_gpu]
         lines = [["n", *names, "floors", "bar"]]
         for n in map(int, sizes.split(",")):
@@ -308,7 +333,7 @@ def main() -> None:
             cells = time_solvers(problem, n, options)
             floors = floors_us(problem, n, facts)
             target = verdict(problem, n, cells, options.device)
-            cells["ours"] |= {"floors_us": floors, "target": target}
+            cells["ours"] |= {"floors_us": floors, "bar": target}
             floor = ", ".join(f"{figure(us)} {name}" for name, us in floors.items())
             lines.append([str(n), *(show(cells[name]) for name in names), floor, target])
             rows += [cell for cell in cells.values() if isinstance(cell, dict)]
@@ -319,8 +344,7 @@ def main() -> None:
         sys.stdout.flush()
         if options.json:  # each time, so that what is stopped early leaves what it has
             facts["seconds"] = time.monotonic() - start
-            content = {"environment": facts, "rows": rows, "left_out": left_out}
-            options.json.write_text(json.dumps(content, indent=1) + "\n")
+            write_json(options.json, past, facts, rows)
     print(f"\n{time.monotonic() - start:.0f} seconds; left out: {', '.join(left_out) or 'nothing'}")
 
 

@@ -24,6 +24,7 @@ EXAMPLES = {path.stem: path for path in (Path(__file__).parent.parent / "example
 # room for other processors' rounding; what is printed today is in the right column.
 BARS = {
     "align_copies": 0.72,  # 0.78
+    "arithmetic_brackets": 0.95,  # 1.00
     "chain_tagging": 0.77,  # 0.81
     "cp_sat_schedule": 0.94,  # 0.98
     "feature_selection": 0.9,  # StructureNES 0.98

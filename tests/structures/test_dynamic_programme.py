@@ -203,6 +203,26 @@ def test_kernels_of_ones_own_equal_those_of_every_recurrence(monkeypatch):
     torch.testing.assert_close(sums, other_sums, rtol=1e-9, atol=1e-9, equal_nan=True)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_alignments_by_their_own_kernel_equal_those_of_every_recurrence(monkeypatch, dtype):
+    """With many ties, forbidden cells, two lengths, and bad rows."""
+    generator = torch.Generator().manual_seed(0)
+    scores = torch.randint(-2, 2, (203, 7, 5), generator=generator).to(dtype)
+    scores[torch.rand(scores.shape, generator=generator) < 0.15] = -torch.inf
+    scores[3, 0, 0], scores[4, 6, 4] = torch.nan, torch.inf
+    lengths = {"lengths": 1 + torch.arange(203) % 7, "other_lengths": 1 + torch.arange(203) % 5}
+    lengths["lengths"][5] = 8
+    recurrence = nestruct.Alignment().recurrence(7, 5)
+    with nestruct.nan_rows():
+        z = nestruct.Alignment().argmax(scores, **lengths)
+        monkeypatch.setattr(recurrence, "kernels", None)
+        other = nestruct.Alignment().argmax(scores, **lengths)
+    assert torch.equal(z.nan_to_num(2), other.nan_to_num(2))
+    none = z.isnan().flatten(1).all(1)
+    assert none[[3, 5]].all()
+    assert 50 < none.sum() < 150
+
+
 def test_k_best_values_are_differentiable():
     scores = gaussian(2, 4, 3, 3).requires_grad_()
     z, values = nestruct.LinearChain(3).kbest(scores, 3)

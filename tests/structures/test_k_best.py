@@ -150,11 +150,15 @@ def test_any_solver_that_honours_minus_infinity():
 
 
 def test_it_is_asked_for_in_parts_of_what_memory_holds(monkeypatch):
-    tree, scores = nestruct.SpanningTree(5), torch.randn(3, 10, dtype=torch.float64)
-    whole = (*tree.kbest(scores, 6), tree.max_marginals(scores))
-    monkeypatch.setattr("nestruct.structures.k_best._MAX_SCORES", 60)
-    for one, other in zip(whole, (*tree.kbest(scores, 6), tree.max_marginals(scores)), strict=True):
-        assert torch.equal(one, other)
+    trees = (nestruct.SpanningTree(5), nestruct.ConstituencyTree())
+    for tree, shape in zip(trees, [(3, 10), (3, 4, 4)], strict=True):
+        scores = torch.randn(shape, dtype=torch.float64)
+        whole = (*tree.kbest(scores, 6), tree.max_marginals(scores))
+        monkeypatch.setattr("nestruct.structures.k_best.MAX_SCORES", 60)
+        monkeypatch.setattr("nestruct.structures.relaxations.k_derivations.MAX_VALUES", 1)
+        pieces = (*tree.kbest(scores, 6), tree.max_marginals(scores))
+        for one, other in zip(whole, pieces, strict=True):
+            assert torch.equal(one, other)
 
 
 def test_mistakes_are_refused_in_a_sentence():
@@ -172,6 +176,6 @@ def test_mistakes_are_refused_in_a_sentence():
     with pytest.raises(InputError, match="members must be 0 and 1"):
         kbest(counts, torch.zeros(3), 1)
     with pytest.raises(InputError, match="no part can be forced"):
-        kbest(nestruct.GridPath(2, 2, moves="four"), torch.zeros(2, 2), 1)
+        max_marginals(nestruct.GridPath(2, 2, moves="four"), torch.zeros(2, 2))
     with pytest.raises(InputError, match=r"BlackBox has no kbest: .*nestruct\.structures\.kbest"):
         nestruct.BlackBox(lambda scores: scores > 0, shape=3).kbest  # noqa: B018

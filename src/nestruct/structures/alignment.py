@@ -5,7 +5,8 @@ import functools
 import numpy as np
 
 from nestruct.structures.dynamic_programme import DynamicProgramme
-from nestruct.structures.recurrence import Recurrence
+from nestruct.structures.recurrence import Kernels, Recurrence
+from nestruct.structures.solvers.warping import warp
 
 
 class Alignment(DynamicProgramme):
@@ -24,9 +25,6 @@ class Alignment(DynamicProgramme):
 
     length_axes = (("lengths", 0, 0), ("other_lengths", 1, 0))
     shape_in_words = "a table [n, m] of one cell or more"
-
-    def __repr__(self) -> str:
-        return "Alignment()"
 
     def shape(self, *sizes: int) -> tuple[int, ...]:
         """``(n, m)``."""
@@ -51,4 +49,5 @@ def _recurrence(rows: int, columns: int) -> Recurrence:
         levels.append((cell[i, j], first, -1, cell[i, j][:, None]))
     goals = cell.copy()
     goals[0, 0] = -1
-    return Recurrence((rows, columns), rows * columns, levels, goals)
+    own = Kernels(functools.partial(warp, columns))
+    return Recurrence((rows, columns), rows * columns, levels, goals, kernels=own)

@@ -26,6 +26,7 @@ from nestruct.structures.base import (
 )
 from nestruct.structures.context import Context, check_context, check_lengths, whole_numbers
 from nestruct.structures.draws import Draws
+from nestruct.structures.k_programme import KBestProgramme
 from nestruct.structures.recurrence import (
     Recurrence,
     edge_values,
@@ -33,12 +34,12 @@ from nestruct.structures.recurrence import (
     score_table,
     value_table,
 )
-from nestruct.structures.relaxations import inside_outside, k_derivations
+from nestruct.structures.relaxations import inside_outside
 from nestruct.structures.relaxations.log_domain import FORBIDDEN
 from nestruct.structures.solvers import solve
 
 
-class DynamicProgramme(GibbsStructure):
+class DynamicProgramme(KBestProgramme, GibbsStructure):
     """A space whose members are the derivations of a `Recurrence`.
 
     A subclass gives `shape` and `recurrence`, and says in its class what its sizes are.
@@ -49,6 +50,9 @@ class DynamicProgramme(GibbsStructure):
     """``(name, axis, more)``: that axis of the parts has ``size + more`` entries, and the context
     of that name gives an instance's own size."""
     shape_in_words: str = "the shape of one instance"
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
 
     @abstractmethod
     def shape(self, *sizes: int) -> tuple[int, ...]:
@@ -163,26 +167,6 @@ class DynamicProgramme(GibbsStructure):
         answered = self._answered("sample", value, goals)[..., None]
         return torch.where(answered, z, torch.nan).reshape(scores.shape)
 
-    def kbest(
-        self, scores: Tensor, k: int, **context: Tensor
-    ) -> tuple[Float[Tensor, "..."], Float[Tensor, "..."]]:
-        """The k best members of each row, best first. See `KBest.kbest`. Values differentiable."""
-        k = check_count(f"{self!r}.kbest", "k", k, 1)
-        recurrence, goals, flat = self._problem("kbest", scores, context)
-        z, totals = k_derivations.k_best(recurrence, flat.detach(), goals, k)
-        answered = self._answered("kbest", totals[0], goals)
-        values = torch.where(z == 1, flat, 0.0).sum(-1, dtype=torch.float64)
-        values = torch.where(totals > -torch.inf, values, -torch.inf).to(scores.dtype)
-        z = torch.where(answered[..., None], z, torch.nan)
-        return z.reshape(k, *scores.shape), torch.where(answered, values, torch.nan)
-
-    def max_marginals(self, scores: Tensor, **context: Tensor) -> Float[Tensor, "..."]:
-        """The best total of a member with each part; -inf where none is. Not differentiable."""
-        recurrence, goals, flat = self._problem("max_marginals", scores, context)
-        found, best = k_derivations.max_marginals(recurrence, flat.detach(), goals)
-        answered = self._answered("max_marginals", best, goals)[..., None]
-        return torch.where(answered, found, torch.nan).reshape(scores.shape)
-
     def size_of(self, scores: Tensor, **context: Tensor) -> Any:
         """The size of each instance, or of all; pairs where there are two."""
         sizes = self._sizes("size_of", scores)
@@ -250,13 +234,6 @@ class DynamicProgramme(GibbsStructure):
         if lengths:
             scores = torch.where(self.counting(scores, **lengths), scores, -torch.inf)
         return recurrence, recurrence.goals_at(*every).expand(lead), scores.flatten(-axes)
-
-    @torch.no_grad()
-    def _answered(self, method: str, value: Tensor, goals: Tensor) -> Bool[Tensor, "*batch"]:
-        codes = torch.where(value > FORBIDDEN / 2, rows.OK, rows.NO_MEMBER)
-        codes = torch.where(value.isnan(), rows.NOT_FINITE, codes)
-        codes = torch.where(goals >= 0, codes, rows.BAD_LENGTH)
-        return rows.check_rows(codes, f"{self!r}.{method}") == rows.OK
 
     def _marginals(self, method: str, scores: Tensor, context: Context) -> tuple[Tensor, Tensor]:
         recurrence, goals, flat = self._problem(method, scores, context)

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 import torch
@@ -21,7 +21,9 @@ from nestruct.structures.base import (
 )
 from nestruct.structures.context import Context
 from nestruct.structures.draws import Draws
-from nestruct.structures.k_best import KBestStructure
+from nestruct.structures.k_paths import k_shortest, monotone_recurrence
+from nestruct.structures.k_programme import KBestProgramme
+from nestruct.structures.recurrence import Recurrence
 from nestruct.structures.relaxations import path_sums
 from nestruct.structures.relaxations.log_domain import FORBIDDEN
 from nestruct.structures.solvers import solve
@@ -128,6 +130,24 @@ class GridPath(SizedStructure):
         rows.check_rows(torch.where(fits, rows.OK, rows.BAD_ENDS), f"{self!r}.contains")
         return legal & self._is_path(flat, start, goal) & fits
 
+    def kbest(
+        self, scores: Tensor, k: int, **context: Tensor
+    ) -> tuple[Float[Tensor, "..."], Float[Tensor, "..."]]:
+        """The k best paths of each row, best first. See `KBest.kbest`. Values differentiable.
+
+        With four or eight moves, in the values too a positive score counts as 0.
+        """
+        owner = f"{self!r}.kbest"
+        k = check_count(owner, "k", k, 1)
+        given, flat = self._check("kbest", scores, context), self._flat(scores)
+        start, goal, fits = self._ends(flat, given)
+        z, totals = k_shortest(flat, torch.where(fits, start, -1), goal, self.grid, k, owner)
+        values = torch.where(z, flat.clamp(max=0.0), 0.0).sum(-1, dtype=torch.float64)
+        values = torch.where(totals == -torch.inf, totals, values).to(scores.dtype)
+        members = torch.where(totals.isnan()[..., None], torch.nan, z.to(scores.dtype))
+        values = torch.where(totals.isnan(), torch.nan, values)
+        return members.view(k, *scores.shape), values
+
     def size_of(self, scores: Tensor, **context: Tensor) -> Any:
         """None, or start and goal, ``[..., 2]``."""
         if not context:
@@ -227,11 +247,12 @@ class GridPath(SizedStructure):
         return legal & (reached == touched).all(-1)
 
 
-class MonotonePath(GridPath, GibbsStructure, KBestStructure):
-    """What `GridPath` is with monotone moves: a space with a Gibbs law."""
+class MonotonePath(KBestProgramme, GridPath, GibbsStructure):
+    """What `GridPath` is with monotone moves: a dynamic programme, and a space with a Gibbs law."""
 
     forced_by_scores = True
     _solver = "monotone_path"
+    _no_goal = rows.BAD_ENDS
 
     @property
     def rank(self) -> int:  # type: ignore[override]
@@ -264,6 +285,18 @@ class MonotonePath(GridPath, GibbsStructure, KBestStructure):
         normal = self._flat(self._normalise(scores.detach(), **context)[0])
         z = path_sums.sample_paths(normal, self._layout(normal, context), source)
         return torch.where(failed[..., None], torch.nan, z).view(scores.shape)
+
+    def _problem(
+        self, method: str, scores: Tensor, context: Mapping[str, Any]
+    ) -> tuple[Recurrence, Tensor, Tensor]:
+        given, flat = self._check(method, scores, context), self._flat(scores)
+        start, goal, fits = self._ends(flat, given)
+        flat = torch.where(between(self.grid, start, goal), flat, -torch.inf)
+        cell = torch.arange(self.grid.num_cells, device=flat.device)
+        begins = torch.where(cell == start[..., None], 0.0, -torch.inf).to(flat)
+        flat = torch.cat([flat, begins.expand(*flat.shape[:-1], -1)], -1)
+        recurrence = monotone_recurrence(self.grid)
+        return recurrence, torch.where(fits, recurrence.goals_at(goal), -1), flat
 
     def _members(self, start: int, goal: int) -> Iterator[list[int]]:
         check_enumerable(repr(self), float(self.log_count((start, goal))))

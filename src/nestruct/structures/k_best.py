@@ -28,7 +28,7 @@ from nestruct.errors import InputError
 from nestruct.structures.base import KBest, Structure, check_floating
 from nestruct.structures.rows import nan_rows
 
-_MAX_SCORES = 1 << 23  # in one call of the solver: 64 MB
+MAX_SCORES = 1 << 23  # in one call of the solver: 64 MB
 
 
 class KBestStructure(Structure):
@@ -74,8 +74,9 @@ def kbest(structure: Structure, scores: Tensor, k: int, **context: Tensor) -> tu
         >>> z[1]
         tensor([1., 1., 0.])
     """
-    if isinstance(structure, KBest):
-        return structure.kbest(scores, k, **context)
+    own = getattr(type(structure), "kbest", None)
+    if own is not None:
+        return own(structure, scores, k, **context)
     return _kbest_by_argmax(structure, scores, k, context)
 
 
@@ -109,7 +110,7 @@ class _Subproblems:
         if not structure.forced_by_scores:
             raise InputError(
                 f"{owner}: a positive score counts as 0 here, so no part can be forced into a "
-                "member, and only the best one can be found."
+                "member, and the best one with it cannot be found by argmax."
             )
         self.structure, self.axes = structure, structure.part_axes
         self.parts = tuple(range(-self.axes, 0))
@@ -126,7 +127,7 @@ class _Subproblems:
         self.possible = finite if counting is None else finite & counting
         size = torch.where(self.possible, self.wide.abs(), 0.0).sum(self.parts, keepdim=True)
         self.force = 1.0 + 2.0 * size
-        self.at_once = max(1, _MAX_SCORES // max(1, scores.numel()))
+        self.at_once = max(1, MAX_SCORES // max(1, scores.numel()))
 
     def solve(self, forced: Bool[Tensor, "..."], forbidden: Bool[Tensor, "..."]) -> tuple:
         """Best members, boolean, and their totals in float64: -inf where there is none."""
@@ -204,14 +205,15 @@ def _branch(problem: _Subproblems, best: tuple, pool: tuple, keep: int) -> tuple
         new_total = torch.where(legal, new_total, -torch.inf)
         new_z = new_z & (new_total > -torch.inf)[(...,) + (None,) * axes]
         new = (new_z, new_total, now_forced, now_forbidden)
-        pool = _best_of([torch.cat(pair) for pair in zip(pool, new, strict=True)], keep, axes)
+        pool = best_of([torch.cat(pair) for pair in zip(pool, new, strict=True)], keep, axes)
     if not len(pool[0]):  # every part of the best member is settled
         empty = torch.zeros_like(z)[None]
         pool = (empty, torch.full_like(total, -torch.inf)[None], empty, empty)
     return pool
 
 
-def _best_of(pool: list[Tensor], keep: int, axes: int) -> tuple:
+def best_of(pool: list[Tensor], keep: int, axes: int) -> tuple:
+    """The best ``keep`` candidates by their totals, the second entry; parts have ``axes`` axes."""
     # Sorted, not topk: equal totals then keep their order on every device.
     order = pool[1].sort(dim=0, descending=True, stable=True).indices[:keep]
     parts = order[(...,) + (None,) * axes]

@@ -1,5 +1,10 @@
 """Dependency trees without crossing arcs."""
 
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -8,11 +13,13 @@ from nestruct.checks import check_temperature
 from nestruct.noise import Noise
 from nestruct.structures.dependency_tree import DependencyTree
 from nestruct.structures.draws import Draws
+from nestruct.structures.k_programme import KBestProgramme
+from nestruct.structures.recurrence import Recurrence
 from nestruct.structures.relaxations import soft_eisner
 from nestruct.structures.relaxations.soft_parse import soft_parse
 
 
-class ProjectiveTree(DependencyTree):
+class ProjectiveTree(KBestProgramme, DependencyTree):
     """Dependency trees whose arcs, the root's included, do not cross when drawn above the words.
 
     Args:
@@ -57,6 +64,17 @@ class ProjectiveTree(DependencyTree):
         answered = self._check_values("soft_argmax", value, scores, context)
         return torch.where(answered[..., None, None], z.view(scores.shape), torch.nan)
 
+    def _problem(
+        self, method: str, scores: Tensor, context: Mapping[str, Any]
+    ) -> tuple[Recurrence, Tensor, Tensor]:
+        lengths, size = self._check(method, scores, context).get("lengths"), scores.shape[-1]
+        recurrence = _recurrence(self.single_root, size)
+        counted = torch.where(self.counting(scores, lengths), scores, -torch.inf)
+        if lengths is None:
+            lengths = torch.full((), size - 1, device=scores.device)
+        goals = recurrence.goals_at(lengths).expand(scores.shape[:-2])
+        return recurrence, goals, counted.flatten(-2)
+
     def _log_count(self, lengths: Tensor) -> Tensor:
         if self.single_root:  # C(3n - 2, n - 1) / n
             return _log_binomial(3 * lengths - 2, lengths - 1) - lengths.log()
@@ -97,6 +115,32 @@ class ProjectiveTree(DependencyTree):
             normal, context.get("lengths"), single_root=self.single_root, draws=source
         )
         return torch.where(failed[..., None, None], torch.nan, z)
+
+
+@functools.lru_cache(maxsize=32)
+def _recurrence(single_root: bool, size: int) -> Recurrence:
+    """That of `solvers.eisner`, whose spans are the nodes."""
+    shape = (6, size, size)
+    inner, arc_right, arc_left, right, left, root = np.arange(6 * size * size).reshape(shape)
+    part, first = np.arange(size * size).reshape(size, size), int(single_root)
+    levels: list[tuple] = []
+    for width in range(1, size - first):
+        i = np.arange(first, size - width)
+        j, steps = i + width, np.arange(width)
+        split, words = i[:, None] + steps, i > 0  # no arc goes to the root
+        levels.append((inner[i, j], right[i[:, None], split], left[split + 1, j[:, None]], -1))
+        levels.append((arc_right[i, j], inner[i, j][:, None], -1, part[i, j][:, None]))
+        later = split + 1
+        levels.append((right[i, j], arc_right[i[:, None], later], right[later, j[:, None]], -1))
+        i, j, split = i[words], j[words], split[words]
+        levels.append((arc_left[i, j], inner[i, j][:, None], -1, part[j, i][:, None]))
+        levels.append((left[i, j], left[i[:, None], split], arc_left[split, j[:, None]], -1))
+    if not single_root:
+        return Recurrence(shape, size * size, levels, right[0])
+    for last in range(1, size):
+        word = np.arange(1, last + 1)
+        levels.append((root[:1, last], left[1, word], right[word, last], part[0, word]))
+    return Recurrence(shape, size * size, levels, root[0])
 
 
 def _log_binomial(n: Tensor, k: Tensor) -> Tensor:

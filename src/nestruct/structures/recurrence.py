@@ -61,11 +61,12 @@ class Kernels(NamedTuple):
 
     ``best(rows, goals, z, codes)`` fills 0/1 ``z`` and a code per row, as
     `best_derivation.derivation_kernel`; ``sums(rows, goals, slopes, out, values)`` fills what
-    `inside_outside` asks for by the shapes. Both are spread over threads by rows.
+    `inside_outside` asks for by the shapes; None: as for every recurrence. Both are spread over
+    threads by rows.
     """
 
     best: Callable[..., None]
-    sums: Callable[..., None]
+    sums: Callable[..., None] | None = None
 
 
 class Recurrence:

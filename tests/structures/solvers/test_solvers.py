@@ -228,7 +228,18 @@ def test_float32_does_not_lose_the_best_tree():
         nestruct.NonProjectiveTree(),
         nestruct.NonProjectiveTree(False),
         nestruct.Permutation(13),
+        nestruct.Alignment(),
+        nestruct.ConstituencyTree(),
+        nestruct.GridPath(13, 13),
     ):
+        assert torch.equal(structure.argmax(scores).double(), structure.argmax(scores.double()))
+    for structure, shape in (
+        (nestruct.LinearChain(3), (12, 3, 3)),
+        (nestruct.LinearChain(5), (12, 5, 5)),
+        (nestruct.SemiMarkov(3, 4), (13, 4, 3)),
+        (nestruct.GridPath(13, 13, scores="edges"), (312,)),
+    ):
+        scores = torch.randn(500, *shape, generator=generator) + 1000
         assert torch.equal(structure.argmax(scores).double(), structure.argmax(scores.double()))
 
 

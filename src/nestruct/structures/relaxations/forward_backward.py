@@ -5,11 +5,16 @@ are the next states of one row. The chance p of each state before a next one is 
 one exponential per pair, and kept for the way down.
 """
 
+import functools
+
 import numpy as np
 
 from nestruct.kernels import jit
 from nestruct.structures.relaxations.exponential import exponentiate
 from nestruct.structures.solvers.viterbi import all_below_infinity
+
+# Of numbers that are all finite: several partial sums at a time, which is twice as fast.
+sums_in_any_order = functools.partial(jit, fastmath=True)
 
 
 @jit
@@ -49,7 +54,6 @@ def forward_backward(num_states, rows, goals, slopes, out, values):
         for t in range(steps - 1, -1, -1):
             g, found = slopes[row, t * area :], out[row, t * area :]
             _pull(num_states, chances[t], g, means[t], means[t + 1], share, pull, work, found)
-            _share_out(num_states, chances[t], share, inside, found[:0])
 
 
 @jit
@@ -64,34 +68,33 @@ def _step(num_states, scores, inside, work, chances):
             chances[at + j] = total
             top[j] = total if total > top[j] else top[j]
     for i in range(num_states):
-        chance = chances[i * num_states : (i + 1) * num_states]
+        at = i * num_states
         for j in range(num_states):
-            chance[j] -= top[j]
+            chances[at + j] -= top[j]
     exponentiate(chances)
     scale[:] = 0.0
     for i in range(num_states):
-        chance = chances[i * num_states : (i + 1) * num_states]
+        at = i * num_states
         for j in range(num_states):
-            scale[j] += chance[j]
+            scale[j] += chances[at + j]
     for j in range(num_states):
         inside[j] = top[j] + np.log(scale[j])
         scale[j] = 1.0 / scale[j]
     for i in range(num_states):
-        chance = chances[i * num_states : (i + 1) * num_states]
+        at = i * num_states
         for j in range(num_states):
-            chance[j] *= scale[j]
+            chances[at + j] *= scale[j]
 
 
-@jit
+@sums_in_any_order
 def _share_out(num_states, chances, share, before, found):
     """Hands the share of each next state on to those before; the pairs' go to ``found``, if any."""
     for i in range(num_states):
-        chance = chances[i * num_states : (i + 1) * num_states]
+        at, total = i * num_states, 0.0
         for j in range(num_states):
-            chance[j] *= share[j]
-        total = 0.0
-        for j in range(num_states):
-            total += chance[j]
+            both = chances[at + j] * share[j]
+            total += both
+            chances[at + j] = both
         before[i] = total
     if len(found) > 0:
         for pair in range(num_states * num_states):
@@ -109,20 +112,22 @@ def _mean(num_states, chances, slopes, before, after):
             after[j] += chances[at + j] * (value + slopes[at + j])
 
 
-@jit
+@sums_in_any_order
 def _pull(num_states, chances, slopes, before, after, share, pull, work, found):
-    """The derivative by each pair, and ``pull`` moved one position back."""
-    constant, passed, pull_before = work[0], work[1], work[2]
+    """The derivative by each pair, and ``pull`` and ``share`` moved one position back."""
+    constant, pull_before, share_before = work[0], work[1], work[2]
     for j in range(num_states):
         constant[j] = pull[j] - share[j] * after[j]
     for i in range(num_states):
         value, at = before[i], i * num_states
+        total, shares = 0.0, 0.0
         for j in range(num_states):
-            change = constant[j] + share[j] * (value + slopes[at + j])
-            passed[j] = chances[at + j] * change
-            found[at + j] = passed[j]
-        total = 0.0
-        for j in range(num_states):
-            total += passed[j]
+            both = chances[at + j] * share[j]
+            passed = chances[at + j] * constant[j] + both * (value + slopes[at + j])
+            found[at + j] = passed
+            total += passed
+            shares += both
         pull_before[i] = total
+        share_before[i] = shares
     pull[:] = pull_before
+    share[:] = share_before

@@ -207,13 +207,11 @@ def _on_cpu(
 ) -> tuple[Tensor, Tensor]:
     value = torch.empty(len(rows), dtype=torch.float64)
     out = torch.empty(len(rows), rows.shape[1] if want else 0, dtype=rows.dtype)
-    kernels = recurrence.kernels
-    if kernels is not None:
+    sums = recurrence.kernels and recurrence.kernels.sums
+    if sums is not None:
         given = (rows, goals, rows[:, :0] if slopes is None else slopes, out, value)
         arrays = [tensor.contiguous().numpy() for tensor in given]
-        spread_rows(
-            lambda part: kernels.sums(*(array[part] for array in arrays)), len(rows), rows.numel()
-        )
+        spread_rows(lambda part: sums(*(array[part] for array in arrays)), len(rows), rows.numel())
     else:
         _spread(recurrence, rows, goals, slopes, out, value, None)
     out[~(value > FORBIDDEN / 2)] = failed
@@ -288,10 +286,10 @@ def _kernel(
                 for lane in range(width):
                     scale[lane] += weights[(e - low) * width + lane]
                 if backward:
-                    a, b, g = means[first[e]], means[second[e]], slope[part[e]]
+                    a, b, p = first[e], second[e], part[e]
                     for lane in range(width):
                         mean[lane] += weights[(e - low) * width + lane] * (
-                            a[lane] + b[lane] + g[lane]
+                            means[a, lane] + means[b, lane] + slope[p, lane]
                         )
             for lane in range(width):
                 inside[head, lane] = top[lane] + np.log(scale[lane]) if high > low else -1e30
@@ -312,10 +310,9 @@ def _kernel(
             shares[max(goals[start + lane], 0), lane] = 1.0
         for i in range(len(heads) - 1, -1, -1):
             low, high, head = starts[i], starts[i + 1], heads[i]
-            share = shares[head]
             some = 0.0
             for lane in range(width):
-                some += share[lane]
+                some += shares[head, lane]
             if some == 0.0:
                 continue
             # Divided by their own sum, chances are right however large the scores are.
@@ -323,36 +320,33 @@ def _kernel(
             for lane in range(width):
                 scale[lane] = 0.0
             for e in range(high - low):
-                weight = weights[e * width : (e + 1) * width]
                 for lane in range(width):
-                    scale[lane] += weight[lane]
+                    scale[lane] += weights[e * width + lane]
             for lane in range(width):
                 scale[lane] = 1.0 / scale[lane]
             for e in range(low, high):
-                weight = weights[(e - low) * width : (e - low + 1) * width]
-                for lane in range(width):
-                    weight[lane] *= scale[lane]
+                at, a, b, p = (e - low) * width, first[e], second[e], part[e]
                 if backward:
-                    a, b, g = means[first[e]], means[second[e]], slope[part[e]]
                     for lane in range(width):
-                        excess = a[lane] + b[lane] + g[lane] - means[head, lane]
-                        change = pulls[head, lane] + share[lane] * excess
-                        mean[lane] = weight[lane] * change
-                    a, b, g = pulls[first[e]], pulls[second[e]], found[part[e]]
+                        chance, share = weights[at + lane] * scale[lane], shares[head, lane]
+                        excess = means[a, lane] + means[b, lane] + slope[p, lane]
+                        excess -= means[head, lane]
+                        mean[lane] = chance * (pulls[head, lane] + share * excess)
                     for lane in range(width):
-                        a[lane] += mean[lane]
+                        pulls[a, lane] += mean[lane]
                     for lane in range(width):
-                        b[lane] += mean[lane]
+                        pulls[b, lane] += mean[lane]
                     for lane in range(width):
-                        g[lane] += mean[lane]
-                a, b, g = shares[first[e]], shares[second[e]], found[part[e]]
+                        found[p, lane] += mean[lane]
                 for lane in range(width):
-                    a[lane] += weight[lane] * share[lane]
+                    mean[lane] = weights[at + lane] * scale[lane] * shares[head, lane]
                 for lane in range(width):
-                    b[lane] += weight[lane] * share[lane]
+                    shares[a, lane] += mean[lane]
+                for lane in range(width):
+                    shares[b, lane] += mean[lane]
                 if not backward:
                     for lane in range(width):
-                        g[lane] += weight[lane] * share[lane]
+                        found[p, lane] += mean[lane]
         for lane in range(lanes):
             out[start + lane] = 0.0
         for p in used:
@@ -368,16 +362,15 @@ def _weigh(inside, table, edges, low, high, top, weights):
     for lane in range(width):
         top[lane] = -np.inf
     for e in range(low, high):
-        a, b, s = inside[first[e]], inside[second[e]], table[part[e]]
-        weight = weights[(e - low) * width : (e - low + 1) * width]
+        at, a, b, p = (e - low) * width, first[e], second[e], part[e]
         for lane in range(width):
-            weight[lane] = (a[lane] + b[lane]) + s[lane]
-        for lane in range(width):
-            top[lane] = weight[lane] if weight[lane] > top[lane] else top[lane]
+            value = (inside[a, lane] + inside[b, lane]) + table[p, lane]
+            weights[at + lane] = value
+            top[lane] = value if value > top[lane] else top[lane]
     for e in range(high - low):
-        weight = weights[e * width : (e + 1) * width]
+        at = e * width
         for lane in range(width):
-            weight[lane] -= top[lane]
+            weights[at + lane] -= top[lane]
     exponentiate(weights[: (high - low) * width])
 
 

@@ -53,9 +53,9 @@ def _kernel(rows, goals, heads, starts, first, second, part, place, used, z, cod
             for lane in range(LANES):
                 best[lane] = -np.inf
             for e in range(starts[i], starts[i + 1]):
-                a, b, s = values[first[e]], values[second[e]], table[part[e]]
+                a, b, p = first[e], second[e], part[e]
                 for lane in range(LANES):
-                    value = (a[lane] + b[lane]) + s[lane]
+                    value = (values[a, lane] + values[b, lane]) + table[p, lane]
                     best[lane] = value if value > best[lane] else best[lane]
             for lane in range(LANES):
                 values[heads[i], lane] = best[lane]

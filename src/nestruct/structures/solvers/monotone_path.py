@@ -27,7 +27,7 @@ def monotone_path_kernel(rows, ends, code, z, codes):
 def _kernel(rows, ends, height, width, edges, z, codes):
     cells = height * width
     stride = 2 * width - 1
-    best = np.empty((height, width), rows.dtype)
+    best = np.empty((height, width))  # float64, whatever comes in: close calls are decided right
     for row in range(rows.shape[0]):
         scores, path = rows[row], z[row]
         path[:] = 0
@@ -46,7 +46,7 @@ def _kernel(rows, ends, height, width, edges, z, codes):
                 into_west = i * stride + j - 1 if edges else i * width + j
                 into_north = (i - 1) * stride + width - 1 + j if edges else i * width + j
                 if i == top and j == left:
-                    value = rows.dtype.type(0) if edges else scores[into_west]
+                    value = 0.0 if edges else np.float64(scores[into_west])
                     if not edges and not scores[into_west] < np.inf:
                         code = NOT_FINITE
                 elif i == top:
@@ -96,7 +96,7 @@ def monotone_path_batched(rows: Tensor, ends: Tensor | None, code: int) -> tuple
     west, north = skewed(grid, rows.device)
     start, goal = ends.clamp(min=0) // grid.num_cells, ends.clamp(min=0) % grid.num_cells
     inside = between(grid, start, goal)
-    usable = torch.where(inside, rows, -torch.inf)
+    usable = torch.where(inside, rows.double(), -torch.inf)
     padded = torch.nn.functional.pad(usable, (0, 1), value=-torch.inf)
     into_west, into_north = padded[:, west], padded[:, north]  # [count, steps, height]
     start_row, start_step = start // grid.width, start // grid.width + start % grid.width
@@ -123,7 +123,7 @@ def monotone_path_batched(rows: Tensor, ends: Tensor | None, code: int) -> tuple
         row = torch.where(up, row - 1, row).clamp(min=0)
     if not grid.edges:
         marked.append(start)
-    z = torch.zeros_like(padded)
+    z = torch.zeros_like(padded, dtype=rows.dtype)
     if marked:
         z = z.scatter(1, torch.stack(marked, 1), 1.0)
     codes = torch.where(best[:, 0] > -torch.inf, OK, NO_MEMBER)
