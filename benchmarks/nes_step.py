@@ -1,6 +1,6 @@
 """Seconds per NES step: ours beside a plain loop, plain vmap, evotorch and evosax, in one run.
 
-    python benchmarks/nes_step.py [--device cpu] [--threads 2] [--repeats 5] [--json FILE]
+    python benchmarks/nes_step.py [--device cpu] [--hidden H] [--repeats 5] [--json FILE]
 
 The paper's categorical VAE (784-H-10-H-784, batch 128, sigma 0.1, mirrored, Adam): a step draws the
 population, evaluates it, shapes losses, estimates the gradient and updates. Inputs are random bits.
@@ -285,6 +285,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Time one NES step beside its peers.")
     parser.add_argument("--device", choices=ENGINES, default="cpu")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--hidden", type=int, help="only the model of this width")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     options = parser.parse_args()
@@ -299,6 +300,8 @@ def main() -> None:
     print("\n".join(f"{name}: {value}" for name, value in facts.items()), flush=True)
     rows: list[dict[str, Any]] = []
     for hidden, population in SIZES[device]:
+        if options.hidden not in (None, hidden):
+            continue
         steps: dict[str, Step] = {}
         for name, make in ENGINES[device].items():
             try:
