@@ -97,6 +97,15 @@ CASES: dict[str, Any] = {
     "addmm": lambda: Net(
         Weights(), (6,), lambda w, x: torch.addmm(w.gain, x.mm(w.one.t()), w.other.transpose(0, 1))
     ),
+    "names of arguments": lambda: Net(
+        Weights(),
+        (6,),
+        lambda w, x: torch.addmm(
+            input=torch.matmul(other=F.linear(input=x, weight=w.one).mT, input=w.other).mT,
+            mat2=w.other.chunk(chunks=1)[0].T,
+            mat1=x.mm(mat2=w.one.T),
+        ),
+    ),
     "slices": lambda: Net(
         Weights(), (3,), lambda w, x: F.linear(x, w.one[1:3, 3:]) @ w.other.chunk(2)[0][:, :2]
     ),

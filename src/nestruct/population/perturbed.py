@@ -49,7 +49,9 @@ class PerturbedWeight(Tensor):
             return func(*tree_map(_base, args), **kwargs)
         rule = _RULES.get(func)
         if rule is not None:
-            result = rule(*args, **kwargs)
+            by_name = [kwargs[name] for name in _BY_PLACE if name in kwargs]
+            others = {name: kwargs[name] for name in kwargs if name not in _BY_PLACE}
+            result = rule(*args, *by_name, **others)
             if result is not NotImplemented:
                 return result
 
@@ -235,6 +237,12 @@ _FACTS: set[Any] = {
 _FACTS |= {Tensor.size, Tensor.dim, Tensor.numel, Tensor.nelement, Tensor.stride, Tensor.__len__}
 _FACTS |= {Tensor.is_floating_point, torch.is_floating_point, torch.numel, Tensor.is_complex}
 _FACTS |= {Tensor.is_contiguous, Tensor.data_ptr}
+
+# torch's names of arguments that a rule takes by their places, in this order.
+_BY_PLACE = (
+    *("input", "mat1", "other", "mat2", "vec"),
+    *("chunks", "split_size", "split_size_or_sections"),
+)
 
 _RULES: dict[Any, Callable] = {
     F.linear: _linear,
