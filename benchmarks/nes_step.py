@@ -263,6 +263,13 @@ def floors(hidden: int, population: int) -> dict[str, float]:
     saved = pairs * 2 * BATCH * PIXELS * hidden
     saved += population * 2 * (BATCH * CLASSES * hidden * 2 + 2 * CLASSES * PIXELS * hidden)
     saved += population * 2 * CLASSES * PIXELS * BATCH
+    # Rank 1: both layers' x W once, x . b of each pair; the decoder on 10 inputs; two gradients.
+    thin = 2 * BATCH * PIXELS * (hidden + pairs) + pairs * 2 * 2 * PIXELS * hidden
+    thin += population * 2 * CLASSES * (BATCH * hidden + CLASSES * hidden + PIXELS * hidden)
+    thin += population * 2 * CLASSES * PIXELS * BATCH
+    one, other = torch.empty(2, 1 << 26)
+    speed = 2 * one.nbytes / min(_time(lambda: other.copy_(one)) for _ in range(3))
+    hidden_bytes = 4 * population * BATCH * hidden  # written; read and written by ReLU; read
     row = torch.empty(1 << 22)
     draws = pairs * size / (len(row) / min(_time(row.normal_) for _ in range(3)))
     return {
@@ -270,6 +277,9 @@ def floors(hidden: int, population: int) -> dict[str, float]:
         "gflop_saved": saved / 1e9,
         "arithmetic_plain": everything / rate,
         "arithmetic_saved": saved / rate,
+        "gflop_rank_one": thin / 1e9,
+        "arithmetic_rank_one": thin / rate,
+        "memory_rank_one": 4 * hidden_bytes / speed,
         "draws_one_thread": draws,
         "draws_all_threads": draws / torch.get_num_threads(),
     }
