@@ -99,6 +99,8 @@ def measure(options: argparse.Namespace, images: Tensor) -> Iterator[dict[str, A
         many = estimates(nes, model, images, 3, REFERENCES)
         mean, products = many.mean(0), many @ many.T
         square = float((products.sum() - products.trace()) / (REFERENCES * (REFERENCES - 1)))
+        if square <= 0:
+            raise SystemExit("The largest population is too small to tell the mean: take more.")
         limit = float(mean @ exact / (square**0.5 * exact.norm()))
         facts = {
             "loss": float(loss),
@@ -146,9 +148,12 @@ def main() -> None:
     facts |= {"load": os.getloadavg()[0], "images": options.images, "pairs behind V": SLOPES}
     print("\n".join(f"{name}: {value}" for name, value in facts.items()))
     images = Images(dataset="fashion-mnist", num_train=options.images).splits()["train"]
-    rows = list(measure(options, images.float()))
-    if options.json:
-        options.json.write_text(json.dumps({"environment": facts, "rows": rows}, indent=1) + "\n")
+    rows = []
+    for row in measure(options, images.float()):
+        rows.append(row)
+        if options.json:  # again after each: a machine may be lent for minutes
+            found = {"environment": facts, "rows": rows}
+            options.json.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":
