@@ -1,6 +1,6 @@
 """Seconds per NES step: ours beside a plain loop, plain vmap, evotorch and evosax, in one run.
 
-    python benchmarks/nes_step.py [--device cpu] [--threads 2] [--repeats 5] [--json FILE]
+    python benchmarks/nes_step.py [--device cpu] [--hidden H] [--repeats 5] [--json FILE]
 
 The paper's categorical VAE (784-H-10-H-784, batch 128, sigma 0.1, mirrored, Adam): a step draws the
 population, evaluates it, shapes losses, estimates the gradient and updates. Inputs are random bits.
@@ -263,6 +263,13 @@ def floors(hidden: int, population: int) -> dict[str, float]:
     saved = pairs * 2 * BATCH * PIXELS * hidden
     saved += population * 2 * (BATCH * CLASSES * hidden * 2 + 2 * CLASSES * PIXELS * hidden)
     saved += population * 2 * CLASSES * PIXELS * BATCH
+    # Rank 1: both layers' x W once, x . b of each pair; the decoder on 10 inputs; two gradients.
+    thin = 2 * BATCH * PIXELS * (hidden + pairs) + pairs * 2 * 2 * PIXELS * hidden
+    thin += population * 2 * CLASSES * (BATCH * hidden + CLASSES * hidden + PIXELS * hidden)
+    thin += population * 2 * CLASSES * PIXELS * BATCH
+    one, other = torch.empty(2, 1 << 26)
+    speed = 2 * one.nbytes / min(_time(lambda: other.copy_(one)) for _ in range(3))
+    hidden_bytes = 4 * population * BATCH * hidden  # written; read and written by ReLU; read
     row = torch.empty(1 << 22)
     draws = pairs * size / (len(row) / min(_time(row.normal_) for _ in range(3)))
     return {
@@ -270,6 +277,9 @@ def floors(hidden: int, population: int) -> dict[str, float]:
         "gflop_saved": saved / 1e9,
         "arithmetic_plain": everything / rate,
         "arithmetic_saved": saved / rate,
+        "gflop_rank_one": thin / 1e9,
+        "arithmetic_rank_one": thin / rate,
+        "memory_rank_one": 4 * hidden_bytes / speed,
         "draws_one_thread": draws,
         "draws_all_threads": draws / torch.get_num_threads(),
     }
@@ -285,6 +295,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Time one NES step beside its peers.")
     parser.add_argument("--device", choices=ENGINES, default="cpu")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--hidden", type=int, help="only the model of this width")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     options = parser.parse_args()
@@ -299,6 +310,8 @@ def main() -> None:
     print("\n".join(f"{name}: {value}" for name, value in facts.items()), flush=True)
     rows: list[dict[str, Any]] = []
     for hidden, population in SIZES[device]:
+        if options.hidden not in (None, hidden):
+            continue
         steps: dict[str, Step] = {}
         for name, make in ENGINES[device].items():
             try:

@@ -101,10 +101,14 @@ CASES: dict[str, Any] = {
     "addmm": lambda: Net(
         Weights(), (6,), lambda w, x: torch.addmm(w.gain, x.mm(w.one.t()), w.other.transpose(0, 1))
     ),
-    "by name": lambda: Net(
+    "names of arguments": lambda: Net(
         Weights(),
         (6,),
-        lambda w, x: torch.matmul(F.linear(input=x, weight=w.one), other=w.other.T) * w.gain,
+        lambda w, x: torch.addmm(
+            input=torch.matmul(other=F.linear(input=x, weight=w.one).mT, input=w.other).mT,
+            mat2=w.other.chunk(chunks=1)[0].T,
+            mat1=x.mm(mat2=w.one.T),
+        ),
     ),
     "slices": lambda: Net(
         Weights(), (3,), lambda w, x: F.linear(x, w.one[1:3, 3:]) @ w.other.chunk(2)[0][:, :2]
@@ -147,7 +151,9 @@ CASES: dict[str, Any] = {
     ),
     "transposed convolution": lambda: Net(nn.ConvTranspose1d(2, 3, 3), (2, 4)),
     "by a rarer name": lambda: Net(
-        Weights(), (6,), lambda w, x: torch.mm(x @ w.one.T, mat2=w.other.T) * w.gain
+        Weights(),
+        (6,),
+        lambda w, x: x @ w.one.T @ w.other.contiguous(memory_format=torch.contiguous_format).T,
     ),
     "einsum": lambda: Net(
         Weights(), (6,), lambda w, x: torch.einsum("bi,oi,po->bp", x, w.one, w.other)

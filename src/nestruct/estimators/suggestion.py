@@ -29,7 +29,7 @@ from nestruct.data import batch_size, select_rows
 from nestruct.errors import InputError, NestructError
 from nestruct.estimators.base import Estimator, options_of
 from nestruct.estimators.nes import NES
-from nestruct.estimators.pair_examples import pair_examples
+from nestruct.estimators.pair_examples import are_wild, pair_examples, pair_slopes
 from nestruct.estimators.score_nes import ScoreNES
 from nestruct.estimators.snes import SNES
 from nestruct.models import StructuredModel
@@ -69,6 +69,7 @@ class Suggestion:
         cosine: Between one estimate and the gradient of the batch, with the suggested sigma.
         pair_batch_size: For NES: how many examples a mirrored pair should see where pairs have
             examples of their own; None for other estimators.
+        is_wild: For NES: a few pairs outweigh all others, so ``shaping="clipped"`` serves better.
     """
 
     sigma: float | None
@@ -79,6 +80,7 @@ class Suggestion:
     spread: float
     cosine: float
     pair_batch_size: int | None = None
+    is_wild: bool = False
 
     @property
     def lr_range(self) -> tuple[float, float]:
@@ -121,7 +123,7 @@ def suggest(model: nn.Module, estimator: Estimator, batch: Any, *, seed: int = 0
         rows = torch.arange(min(_EXAMPLES, examples), device=layout.device)
         seen = _Structures(model, layout, select_rows(batch, rows), Noise(seed=seed), fresh)
         weight = float(torch.cat([p.abs().flatten() for p in layout.centre().values()]).mean())
-        sigma, differ, own = None, seen.of_samples, None
+        sigma, differ, own, wild = None, seen.of_samples, None, False
         if isinstance(estimator, NES):
             sigma = _tame(seen, seen.crossing(seen.of_members) or weight or 1.0)
             differ, weight = seen.of_members, max(weight, sigma)  # within sigma it is all one
@@ -132,7 +134,8 @@ def suggest(model: nn.Module, estimator: Estimator, batch: Any, *, seed: int = 0
             sigma = _round(sigma)
             fresh = _afresh(estimator, sigma=sigma)
         if isinstance(fresh, NES) and fresh.mirrored and not isinstance(fresh, SNES):
-            own = pair_examples(fresh, model, layout, batch, seed)
+            slopes = pair_slopes(fresh, model, layout, batch, seed)
+            own, wild = pair_examples(slopes, examples), are_wild(slopes)
         # Where all weights are zero, their scale is that at which structures change.
         weight = weight or seen.crossing(seen.of_members) or 1.0
         signal = _Signal(fresh, model, layout, batch, seed)
@@ -146,6 +149,7 @@ def suggest(model: nn.Module, estimator: Estimator, batch: Any, *, seed: int = 0
         spread=signal.spread,
         cosine=signal.cosine,
         pair_batch_size=own,
+        is_wild=wild,
     )
     return dataclasses.replace(found, text=_text(found, estimator, seen, signal, weight))
 
@@ -156,7 +160,7 @@ class _Structures:
     def __init__(
         self, model: Any, layout: Layout, batch: Any, noise: Noise, estimator: Estimator
     ) -> None:
-        # Directions are NES's own, whose layers may have sigmas of their own.
+        # NES's own directions: layers may have sigmas of their own.
         self.nes = estimator if isinstance(estimator, NES) else NES(sigma=1.0, population_size=2)
         self.model, self.layout, self.batch, self.noise = model, layout, batch, noise
         self.streams = noise.replace(stream=torch.arange(_PAIRS, device=layout.device)[:, None])
@@ -349,10 +353,10 @@ def _text(
     if found.sigma is None and apart:
         lines.append(apart)
     if found.pair_batch_size is not None:
-        lines.append(
-            f"For minibatch='per_pair': pair_batch_size {found.pair_batch_size}; with so many "
-            "examples a pair's slope owes as much to its examples as to its direction."
-        )
+        own = f"For minibatch='per_pair': pair_batch_size {found.pair_batch_size}; with so many "
+        lines.append(own + "examples a pair's slope owes as much to them as to its direction.")
+    if found.is_wild and getattr(estimator, "shaping", "none") != "clipped":
+        lines.append("A few pairs' differences outweigh all others: take shaping='clipped'.")
     lines.append(f"Losses: {signal.loss:.4g} on average, with a spread of {found.spread:.3g}.")
     return "\n".join(map(str.rstrip, lines))
 

@@ -57,8 +57,10 @@ class PerturbedWeight(Tensor):
         if func in _FACTS:
             return func(*tree_map(_base, args), **kwargs)
         rule = _RULES.get(func)
-        if rule is not None and (not kwargs or _takes(rule, args, kwargs)):
-            result = rule(*args, **kwargs)
+        by_place = [kwargs[name] for name in _BY_PLACE if name in kwargs]
+        others = {name: kwargs[name] for name in kwargs if name not in _BY_PLACE}
+        if rule is not None and (not kwargs or _takes(rule, (*args, *by_place), others)):
+            result = rule(*args, *by_place, **others)
             if result is not NotImplemented:
                 return result
 
@@ -268,6 +270,12 @@ _FACTS: set[Any] = {
 _FACTS |= {Tensor.size, Tensor.dim, Tensor.numel, Tensor.nelement, Tensor.stride, Tensor.__len__}
 _FACTS |= {Tensor.is_floating_point, torch.is_floating_point, torch.numel, Tensor.is_complex}
 _FACTS |= {Tensor.is_contiguous, Tensor.data_ptr}
+
+# torch's names of arguments that a rule takes by their places, in this order.
+_BY_PLACE = (
+    *("input", "mat1", "other", "mat2", "vec"),
+    *("chunks", "split_size", "split_size_or_sections"),
+)
 
 _RULES: dict[Any, Callable] = {
     F.linear: _linear,
