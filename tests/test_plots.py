@@ -104,7 +104,7 @@ CHOICE = nestruct.Categorical(3)
         (lambda: plots.structures(CHOICE, torch.eye(3), truth=torch.eye(3)[:2]), "truth must be"),
         (lambda: plots.structures(CHOICE, torch.eye(3), words=[["a"]]), "words must be there"),
         (lambda: plots.scores({}, label="F1"), "at least one number"),
-        (lambda: plots.scores({"a": "b"}, label="F1"), "must be numbers"),
+        (lambda: plots.scores({"a": "b"}, label="F1"), "must be numbers"),  # type: ignore[dict-item]
         (lambda: plots.scores({"a": [1.0, float("nan")]}, label="F1"), "is not finite"),
         (lambda: plots.curves(RUNS / "graph-layout-5", "f2"), "there is "),
         (lambda: plots.scores({"a": 1.0}, label="F1").save("a.png"), "a name in .svg"),
