@@ -398,6 +398,7 @@ SUBSETS, GRADIENT = nestruct.KSubset(4, 2), nestruct.IMLE()
         (lambda: SolverLayer(SUBSETS, GRADIENT)([[0.0, 1.0]]), "a tensor of floats, got list"),
         (lambda: SolverLayer(SUBSETS, GRADIENT)(torch.ones(2, 4).long()), "got torch.int64"),
         (lambda: SolverLayer(SUBSETS, GRADIENT)(torch.ones(2, 5)), r"end in the shape \(4,\)"),
+        (lambda: SolverLayer(SUBSETS, GRADIENT)(torch.tensor(1.0)), r"1 axes of parts.* got \(\)"),
         (
             lambda: SolverLayer(SUBSETS, GRADIENT)(torch.ones(2, 4), room=torch.ones(2)),
             "the context 'room' is not known",

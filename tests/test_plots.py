@@ -3,6 +3,7 @@
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -87,12 +88,24 @@ def test_curves_of_runs_have_a_line_each():
     ET.fromstring(picture.svg)
 
 
+def test_scores_may_be_arrays():
+    numbers = plots.scores({"a": [1.0, 2.0], "b": 3.0}, label="F1")
+    assert plots.scores({"a": np.array([1.0, 2.0]), "b": torch.tensor(3.0)}, label="F1") == numbers
+
+
+CHOICE = nestruct.Categorical(3)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
         (lambda: plots.structures(nestruct.KSubset(4, 2), torch.zeros(2, 3, 4)), "axes of parts"),
         (lambda: plots.structures(nestruct.KSubset(4, 2), {"": []}), "got list"),  # type: ignore[dict-item]
+        (lambda: plots.structures(CHOICE, torch.eye(3), truth=torch.eye(3)[:2]), "truth must be"),
+        (lambda: plots.structures(CHOICE, torch.eye(3), words=[["a"]]), "words must be there"),
         (lambda: plots.scores({}, label="F1"), "at least one number"),
+        (lambda: plots.scores({"a": "b"}, label="F1"), "must be numbers"),  # type: ignore[dict-item]
+        (lambda: plots.scores({"a": [1.0, float("nan")]}, label="F1"), "is not finite"),
         (lambda: plots.curves(RUNS / "graph-layout-5", "f2"), "there is "),
         (lambda: plots.scores({"a": 1.0}, label="F1").save("a.png"), "a name in .svg"),
     ],

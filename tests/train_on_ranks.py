@@ -24,9 +24,23 @@ LAYOUT = (
     *("training.start_steps=2", "optimizer.lr=1e-8"),  # losses are large
 )
 WORDS = ("data.num_train=40", "data.num_dev=12", "data.num_target=12", "training.max_epochs=none")
-NEIGHBOURS = ("aimle", "blackbox", "exact-marginals", "identity", "imle", "perturbed-optimizer")
+NEIGHBOURS: tuple[str, ...] = (
+    "aimle",
+    "blackbox",
+    "exact-marginals",
+    "identity",
+    "imle",
+    "perturbed-optimizer",
+)
 NEIGHBOURS += ("straight-through",)
-PATH_METHODS = ("fenchel-young", "identity", "imle", "likelihood", "reinforce", "score-nes")
+PATH_METHODS: tuple[str, ...] = (
+    "fenchel-young",
+    "identity",
+    "imle",
+    "likelihood",
+    "reinforce",
+    "score-nes",
+)
 PATH_METHODS += ("spo-plus", "structure-nes", "two-stage")
 LIST_METHODS = ("no-tree", "sst", "structure-nes", "tiny", "true-tree")
 PATHS = ("data.num_train=40", "data.num_validation=20", "data.num_test=20")

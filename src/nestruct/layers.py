@@ -95,6 +95,11 @@ class SolverLayer(nn.Module):
             raise InputError(
                 f"SolverLayer: scores must be a tensor of floats, got {got}; convert them first."
             )
+        if scores.dim() < self.structure.part_axes:
+            raise InputError(
+                f"SolverLayer: scores of {self.structure!r} have {self.structure.part_axes} axes "
+                f"of parts, and leading axes before them; got {tuple(scores.shape)}."
+            )
         given = {name: value for name, value in context.items() if value is not None}
         if torch.compiler.is_compiling():
             values = [torch.as_tensor(value) for value in given.values()]

@@ -6,6 +6,7 @@ notebook shows a `Picture` that is the last line of a cell; `Picture.save` write
 
 import base64
 import html
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -95,6 +97,9 @@ def structures(
         scene["drawing"]["paths"] = paths[:examples].tolist()
     if words is not None:
         scene["drawing"]["words"] = [list(each) for each in words[:examples]]
+    for what, given in (("truth", scene["true"]), ("words", words)):
+        if given is not None and len(given) < max(map(len, shown.values()), default=0):
+            raise InputError(f"plots.structures: {what} must be there for every example drawn.")
     grid = [
         (title, [draw_example(scene, k, parts) for k, parts in enumerate(found)])
         for title, found in shown.items()
@@ -169,7 +174,7 @@ def curves(
 
 
 def scores(
-    values: Mapping[str, float | Sequence[float]],
+    values: Mapping[str, float | Sequence[float] | np.ndarray | Tensor],
     *,
     label: str,
     baselines: Mapping[str, float] | None = None,
@@ -177,7 +182,7 @@ def scores(
     """Draws one number for each seed of each method: a dot for a seed, a line for their mean.
 
     Args:
-        values: A number, or several, by method.
+        values: A number, or several (a list, an array), by method.
         label: What the numbers are.
         baselines: What needs no learning, as dotted lines.
 
@@ -188,12 +193,16 @@ def scores(
         >>> picture.svg.count("<circle")
         3
     """
-    seeds = {
-        name: [float(v) for v in (value if isinstance(value, Sequence) else [value])]
-        for name, value in values.items()
-    }
+    try:
+        seeds = {name: np.ravel(value).astype(float).tolist() for name, value in values.items()}
+    except (TypeError, ValueError):
+        raise InputError(
+            "plots.scores: values must be numbers, one or several by method."
+        ) from None
     if not seeds or not all(seeds.values()):
         raise InputError("plots.scores: give each method at least one number.")
+    if not all(math.isfinite(value) for some in seeds.values() for value in some):
+        raise InputError("plots.scores: a value is not finite; leave it out.")
     marks = dict(baselines or {})
     left, width = 16 + 7 * max(map(len, seeds)), 420
     bottom = _ROW * len(seeds) + 8

@@ -76,6 +76,7 @@ def test_the_baseline_is_one_path_for_all():
         ({"height": 1, "width": 1}, "no edges"),
         ({"noise_width": 1.0}, "noise_width"),
         ({"degree": 0}, "degree"),
+        ({"degree": 1000}, "degree must be a whole number from 1 to 50"),
         ({"seed": -1}, "seed"),
     ],
 )

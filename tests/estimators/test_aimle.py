@@ -177,7 +177,8 @@ def test_check_layer_leaves_the_state_alone():
     [
         ({"beta": 0.0}, "beta must be positive"),
         ({"target": -1.0}, "target must be positive"),
-        ({"beta_step": -0.1}, "beta_step must not be negative"),
+        ({"beta_step": -0.1}, "beta_step is a number that must not be negative"),
+        ({"beta_step": None}, "beta_step is a number that must not be negative"),
         ({"differences": "both"}, "differences must be one of 'forward', 'central'"),
         ({"num_samples": 0}, "num_samples must be a whole number of at least 1"),
     ],

@@ -253,6 +253,10 @@ LAYER = SolverLayer(SUBSETS, IMLE())
         ),
         (lambda: check_layer(lambda s: s[0], linear, SCORES, SUBSETS), "z shaped as the scores"),
         (lambda: check_layer(SUBSETS.argmax, linear, SCORES, SUBSETS), "without a gradient"),
+        (lambda: check_layer(None, linear, SCORES, SUBSETS), "from scores to z, got None"),  # type: ignore[arg-type]
+        (lambda: check_layer(LAYER, linear, SCORES.int(), SUBSETS), "of floats, got torch.int32"),
+        (lambda: check_layer(LAYER, linear, SCORES.numpy(), SUBSETS), "floats, got ndarray"),  # type: ignore[arg-type]
+        (lambda: check_layer(LAYER, lambda z: 1.0, SCORES, SUBSETS), "must give a tensor, got 1"),  # type: ignore[arg-type,return-value]
         (
             lambda: check_layer(SolverLayer(SUBSETS, IMLE()).eval(), linear, SCORES, SUBSETS),
             r"in evaluation mode: call its train\(\)",

@@ -20,6 +20,8 @@ from nestruct.checks import check_count
 from nestruct.errors import InputError
 from nestruct.structures import GridPath
 
+_MAX_DEGREE = 50  # beyond it costs may not fit into float32
+
 
 @dataclass(frozen=True, kw_only=True)
 class ShortestPaths:
@@ -57,9 +59,10 @@ class ShortestPaths:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        sizes = ("num_features", "degree", "num_train", "num_validation", "num_test")
+        sizes = ("num_features", "num_train", "num_validation", "num_test")
         for name in ("height", "width", *sizes):
             check_count("ShortestPaths", name, getattr(self, name), 1)
+        check_count("ShortestPaths", "degree", self.degree, 1, _MAX_DEGREE)
         if self.height * self.width < 2:
             raise InputError("ShortestPaths: a grid of one cell has no edges; use a larger one.")
         if not 0 <= self.noise_width < 1:

@@ -91,8 +91,10 @@ class AIMLE(SolverGradient):
         super().__post_init__()
         check_positive("AIMLE", "beta", self.beta)
         check_positive("AIMLE", "target", self.target)
-        if not 0 <= self.beta_step < math.inf:
-            raise InputError(f"AIMLE: beta_step must not be negative, got {self.beta_step!r}.")
+        if not isinstance(self.beta_step, int | float) or not 0 <= self.beta_step < math.inf:
+            raise InputError(
+                f"AIMLE: beta_step is a number that must not be negative, got {self.beta_step!r}."
+            )
         self._beta.fill_(self.beta)
 
     @property

@@ -80,6 +80,11 @@ def check_layer(
             f"check_layer: structure must be what the layer solves, one of nestruct's or a "
             f"BlackBox, got {structure!r}."
         )
+    if not isinstance(scores, Tensor) or not scores.is_floating_point():
+        got = scores.dtype if isinstance(scores, Tensor) else type(scores).__name__
+        raise InputError(f"check_layer: scores must be a tensor of floats, got {got}.")
+    if not callable(layer):
+        raise InputError(f"check_layer: layer must be a function from scores to z, got {layer!r}.")
     gradient = getattr(layer, "gradient", None)
     gradient = gradient if isinstance(gradient, SolverGradient) else None
     task = _Task(loss, scores.detach(), structure, dict(context or {}))
@@ -121,6 +126,8 @@ class _Task:
         self.lead = scores.shape[: scores.dim() - axes]
         self.wide = scores if scores.dtype in (torch.float32, torch.float64) else scores.float()
         value = self.one_loss(self._argmax(self.wide).to(scores.dtype))
+        if not isinstance(value, Tensor):
+            raise InputError(f"check_layer: the loss must give a tensor, got {value!r}.")
         self.each = value.dim() > 0  # a loss for each instance
         if self.each and value.shape != self.lead:
             raise InputError(
