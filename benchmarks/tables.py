@@ -20,6 +20,7 @@ import table1
 import table2
 import table3
 import table3_revival
+import table_listops
 import table_rest
 from table_data import DOCS, RESULTS, Data, read_json, to_text
 
@@ -32,6 +33,7 @@ COLLECTED: dict[str, Callable[[], Data]] = {
     "appendix": table3.collect_appendix,
     "demo": table_rest.collect_demo,
     "subset-dvae": subset_dvae.collect,
+    "listops": table_listops.collect,
     "scoreboard": scoreboard.collect,
 }
 PROJECTED = ("shares-h200", "relational-step-h200", "parser-step-h200")
@@ -59,6 +61,7 @@ TABLES: dict[str, tuple[Callable[..., str], tuple[str, ...]]] = {
     "bounds": (table3.bound_table, ("appendix",)),
     "gaps": (table3.gap_table, tuple(f"gap-{sigma}" for sigma in table3.SIGMAS)),
     "subset-dvae": (subset_dvae.main_table, ("subset-dvae",)),
+    "listops": (table_listops.main_table, ("listops",)),
     "scoreboard": (scoreboard.main_table, ("scoreboard",)),
     "scoreboard-cost": (scoreboard.cost_table, ("scoreboard",)),
     "figure2-cpu": (table_rest.scaling_table, ("scaling-cpu",)),
