@@ -22,6 +22,7 @@ import table3
 import table3_revival
 import table_listops
 import table_rest
+import table_solvers
 from table_data import DOCS, RESULTS, Data, read_json, to_text
 
 # What is made from run files; the other JSON files were written by the benchmark that measured.
@@ -64,6 +65,7 @@ TABLES: dict[str, tuple[Callable[..., str], tuple[str, ...]]] = {
     "listops": (table_listops.main_table, ("listops",)),
     "scoreboard": (scoreboard.main_table, ("scoreboard",)),
     "scoreboard-cost": (scoreboard.cost_table, ("scoreboard",)),
+    "solvers": (table_solvers.main_table, ("solvers-cpu",)),
     "figure2-cpu": (table_rest.scaling_table, ("scaling-cpu",)),
     "figure2-cuda": (table_rest.scaling_table, ("scaling-cuda",)),
     "demo": (table_rest.demo_table, ("demo",)),
