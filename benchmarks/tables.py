@@ -20,7 +20,9 @@ import table1
 import table2
 import table3
 import table3_revival
+import table_listops
 import table_rest
+import table_solvers
 from table_data import DOCS, RESULTS, Data, read_json, to_text
 
 # What is made from run files; the other JSON files were written by the benchmark that measured.
@@ -32,6 +34,7 @@ COLLECTED: dict[str, Callable[[], Data]] = {
     "appendix": table3.collect_appendix,
     "demo": table_rest.collect_demo,
     "subset-dvae": subset_dvae.collect,
+    "listops": table_listops.collect,
     "scoreboard": scoreboard.collect,
 }
 PROJECTED = ("shares-h200", "relational-step-h200", "parser-step-h200")
@@ -59,8 +62,10 @@ TABLES: dict[str, tuple[Callable[..., str], tuple[str, ...]]] = {
     "bounds": (table3.bound_table, ("appendix",)),
     "gaps": (table3.gap_table, tuple(f"gap-{sigma}" for sigma in table3.SIGMAS)),
     "subset-dvae": (subset_dvae.main_table, ("subset-dvae",)),
+    "listops": (table_listops.main_table, ("listops",)),
     "scoreboard": (scoreboard.main_table, ("scoreboard",)),
     "scoreboard-cost": (scoreboard.cost_table, ("scoreboard",)),
+    "solvers": (table_solvers.main_table, ("solvers-cpu",)),
     "figure2-cpu": (table_rest.scaling_table, ("scaling-cpu",)),
     "figure2-cuda": (table_rest.scaling_table, ("scaling-cuda",)),
     "demo": (table_rest.demo_table, ("demo",)),
