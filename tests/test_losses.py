@@ -142,6 +142,29 @@ def test_soft_spo_plus_is_that_of_the_list(case):
     torch.testing.assert_close((values, found), again)
 
 
+def test_both_losses_are_those_of_pyepo():
+    """Where PyEPO is installed, which the set-up does not do; its solver is OR-Tools."""
+    func = pytest.importorskip("pyepo.func")
+    model = pytest.importorskip("pyepo.model.ort").shortestPathModel((3, 3))
+    structure, many = nestruct.GridPath(3, 3, scores="edges"), 500
+    torch.manual_seed(0)
+    costs, true = torch.rand(5, 12), torch.rand(5, 12)
+    best = structure.argmax(-true)
+    lowest = (true * best).sum(-1, keepdim=True)
+    theirs = func.SPOPlus(model, reduction="none")
+    values, found = slope(lambda c: SPOPlusLoss(structure)(-c, -true), costs)
+    peer, expected = slope(lambda c: theirs(c, true, best, lowest), costs)
+    torch.testing.assert_close(values, peer.view(-1))
+    torch.testing.assert_close(found, expected)
+    sampled = func.perturbedFenchelYoung(model, n_samples=many, reduction="none")
+    ours = FenchelYoungLoss(structure, num_samples=20_000)
+    expected = slope(lambda c: sampled(c, best), costs)[1]
+    found = slope(lambda c: ours(-c, best), costs)[1]
+    # A part's deviation is at most 1/2: five errors of the mean of the fewer draws.
+    torch.testing.assert_close(found, expected, rtol=0, atol=2.5 / many**0.5)
+    assert expected.abs().max() > 0.3
+
+
 def test_spo_plus_is_one_call_and_none_more_than_needed():
     calls: list[int] = []
 
