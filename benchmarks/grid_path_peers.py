@@ -1,36 +1,46 @@
 """Grid shortest paths: our methods and PyEPO's on the same data, side by side.
 
-    python benchmarks/grid_path_peers.py study FILE.jsonl [--seeds 10] [--skip METHOD]
-    python benchmarks/grid_path_peers.py table FILE.jsonl
+    python benchmarks/grid_path_peers.py FILE.jsonl [--seeds 10] [--skip METHOD...]
 
-PyEPO must be importable (`pip install pyepo`; tried with 2.2.7). Everything is on one thread.
+PyEPO must be importable (`pip install pyepo`; tried with 2.2.7). Everything is on one thread, and
+each line of FILE is one method on one setting of the data: the same command continues.
+`grid_path.py` makes the published JSON and tables of such a file.
 
-Protocol of the study. The data are PyEPO's (`nestruct.data.ShortestPaths` has its bits): 5 x 5
-grids, 5 features, degrees 1, 2, 4, 6, noise 0 and 0.5, 100 and 1,000 training examples. Every
-method trains the same linear model from the same first parameters on the same batches: 300 steps of
-32 examples, Adam, a learning rate that falls to zero along a cosine. Every method has six settings:
-three learning rates for two sizes of its own scale, or six learning rates where it has none. The
-setting with the lowest mean regret on 1,000 validation examples is reported on 1,000 test examples,
-after the last step. PyEPO's two-stage row is scikit-learn's linear regression, which has none.
+Protocol. The data are PyEPO's (`nestruct.data.ShortestPaths` has its bits): 5 x 5 grids, 5
+features, degrees 1, 2, 4, 6, noise 0 and 0.5, 100 and 1,000 training examples. Every method trains
+the same linear model from the same first parameters on the same batches: 300 steps of 32 examples,
+Adam, a learning rate that falls to zero along a cosine. Every method has six settings: three
+learning rates for two sizes of its own scale, or six learning rates where it has none. The setting
+with the lowest mean regret on 1,000 validation examples is reported on 1,000 test examples, after
+the last step. Least squares in closed form, scikit-learn's, has no settings; it is PyEPO's
+two-stage method, and anyone's.
 
 The models of all seeds and learning rates are trained at once, as rows of one batch: the losses of
 both libraries are sums over rows, and Adam's steps are those of each entry. Losses have the scale
 of a batch of 32, which the strength of the black box method is beside. So that PyEPO can do the
 same, its function that solves a batch in a loop is replaced by our batched solver: the same optima.
-AIMLE is left out on both sides, as its step depends on the norm of the whole batch.
+Its methods with a pool of solutions have all 70 paths in it, which no refreshing of a pool beats.
+
+Left out: AIMLE on both sides, as its step depends on the norm of the whole batch; PyEPO's
+multiplicative noise, which needs costs that are positive whatever the model; its cone-aligned
+method, which needs a solver with constraints; its Frank-Wolfe methods, whose thousand solver calls
+a step would take a day.
 """
 
 import argparse
 import itertools
 import json
 import statistics
+import subprocess
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyepo.data.dataset
 import pyepo.func
 import pyepo.func.utils
 import torch
@@ -167,29 +177,28 @@ def theirs(model: Models, loss: Callable, batches: Batches, rates: Sequence[floa
 # By method: what it is made of for each size of its own scale, and its learning rates. Ours: an
 # estimator, and what scores are multiplied by.
 Made = Callable[[float], Any]
+
+
+def estimator(name: str, scale: str, **more: Any) -> Made:
+    return lambda size: (getattr(nestruct, name)(**more, **{scale: size}), 1.0)
+
+
+def supervised(loss: str, **more: Any) -> Made:
+    return estimator("Supervised", "sigma", loss=loss, **more)
+
+
 OURS: dict[str, tuple[Made, Sequence[float], Sequence[float]]] = {
-    "SPO+": (lambda s: (nestruct.Supervised(loss="spo_plus"), 1.0), (1.0,), MANY),
-    "Fenchel-Young": (
-        lambda s: (nestruct.Supervised(loss="fenchel_young", sigma=s, num_draws=10), 1.0),
-        (0.3, 1.0),
-        FEW,
-    ),
-    "likelihood": (
-        lambda s: (nestruct.Supervised(loss="likelihood", sigma=s), 1.0),
-        (0.3, 1.0),
-        FEW,
-    ),
-    "two-stage": (lambda s: (nestruct.Supervised(loss="squared_error"), 1.0), (1.0,), MANY),
+    "SPO+": (supervised("spo_plus"), (1.0,), MANY),
+    "soft SPO+": (supervised("soft_spo_plus"), (0.3, 1.0), FEW),
+    "Fenchel-Young": (supervised("fenchel_young", num_draws=10), (0.3, 1.0), FEW),
+    "likelihood": (supervised("likelihood"), (0.3, 1.0), FEW),
+    "squared error": (supervised("squared_error"), (1.0,), MANY),
     "StructureNES": (
         lambda s: (nestruct.StructureNES(num_samples=10, num_covariance=10), s),
         (1.0, 3.0),
         FEW,
     ),
-    "ScoreNES": (
-        lambda s: (nestruct.ScoreNES(num_pairs=5, sigma=s, gumbel="none"), 1.0),
-        (0.3, 1.0),
-        FEW,
-    ),
+    "ScoreNES": (estimator("ScoreNES", "sigma", num_pairs=5, gumbel="none"), (0.3, 1.0), FEW),
     "REINFORCE": (
         lambda s: (nestruct.Reinforce(num_samples=10, law="gibbs"), s),
         (1.0, 3.0),
@@ -197,15 +206,11 @@ OURS: dict[str, tuple[Made, Sequence[float], Sequence[float]]] = {
     ),
     "IMLE": (lambda s: (nestruct.IMLE(num_samples=10), s), (1.0, 3.0), FEW),
     "PerturbedOptimizer": (
-        lambda s: (nestruct.PerturbedOptimizer(num_samples=10, sigma=s), 1.0),
+        estimator("PerturbedOptimizer", "sigma", num_samples=10),
         (0.3, 1.0),
         FEW,
     ),
-    "BlackboxDifferentiation": (
-        lambda s: (nestruct.BlackboxDifferentiation(strength=s), 1.0),
-        (0.5, 2.0),
-        FEW,
-    ),
+    "BlackboxDifferentiation": (estimator("BlackboxDifferentiation", "strength"), (0.5, 2.0), FEW),
     "ExactMarginals": (lambda s: (nestruct.ExactMarginals(), s), (1.0, 3.0), FEW),
     "Identity": (
         lambda s: (nestruct.Identity(noise="none", projection="none" if s else "auto"), 1.0),
@@ -215,17 +220,13 @@ OURS: dict[str, tuple[Made, Sequence[float], Sequence[float]]] = {
 }
 
 
-def regret_of(costs: Tensor, truth: Tensor, z: Tensor) -> Tensor:
-    return ((z - truth) * costs).sum(-1).mean()
-
-
 def solving(layer: Any, criterion: str) -> Callable:
     """A loss of a solution: the regret, or a distance to the best solution."""
 
     def loss(predicted: Tensor, costs: Tensor, truth: Tensor) -> Tensor:
         z = layer(predicted)
         if criterion == "regret":
-            return regret_of(costs, truth, z)
+            return ((z - truth) * costs).sum(-1).mean()
         if criterion == "L1":
             return (z - truth).abs().mean()
         return (z - truth).square().mean()
@@ -253,24 +254,41 @@ def blackbox(optmodel: Any, strength: float) -> Callable:
     return solving(pyepo.func.blackboxOpt(optmodel, lambd=strength), "regret")
 
 
+def identity(optmodel: Any) -> Callable:
+    return solving(pyepo.func.negativeIdentity(optmodel), "regret")
+
+
 def finite_difference(optmodel: Any, sigma: float) -> Callable:
     loss = pyepo.func.perturbationGradient(optmodel, sigma=sigma, two_sides=True)
     return lambda predicted, costs, truth: loss(predicted, costs)
 
 
 MODEL = shortestPathModel((5, 5))
+
+
+def pooled(name: str) -> Callable:
+    """One of PyEPO's losses over a pool of solutions: all paths there are."""
+    few = np.random.RandomState(0).rand(2, PARTS)
+    dataset = pyepo.data.dataset.optDataset(MODEL, few, few)
+    loss = getattr(pyepo.func, name)(MODEL, solve_ratio=0.0, dataset=dataset)
+    loss.solpool = GRID.enumerate().float()
+    labelled = name in ("noiseContrastiveEstimation", "contrastiveMAP")
+    return lambda predicted, costs, truth: loss(predicted, truth if labelled else costs)
+
+
 PYEPO: dict[str, tuple[Made, Sequence[float], Sequence[float]]] = {
     "SPO+": (lambda s: spo_plus(MODEL), (1.0,), MANY),
     "Fenchel-Young": (lambda s: fenchel_young(MODEL, s), (0.3, 1.0), FEW),
     "perturbed optimizer, squared error": (lambda s: perturbed(MODEL, s, "MSE"), (0.3, 1.0), FEW),
     "perturbed optimizer, regret": (lambda s: perturbed(MODEL, s, "regret"), (0.3, 1.0), FEW),
     "black box": (lambda s: blackbox(MODEL, s), (10.0, 20.0), FEW),
-    "negative identity": (
-        lambda s: solving(pyepo.func.negativeIdentity(MODEL), "regret"),
-        (1.0,),
-        MANY,
-    ),
+    "negative identity": (lambda s: identity(MODEL), (1.0,), MANY),
     "perturbation gradient": (lambda s: finite_difference(MODEL, s), (0.1, 1.0), FEW),
+    "contrastive MAP": (lambda s: pooled("contrastiveMAP"), (1.0,), MANY),
+    "noise contrastive": (lambda s: pooled("noiseContrastiveEstimation"), (1.0,), MANY),
+    "ranking by pairs": (lambda s: pooled("pairwiseLearningToRank"), (1.0,), MANY),
+    "ranking by lists": (lambda s: pooled("listwiseLearningToRank"), (1.0,), MANY),
+    "ranking by points": (lambda s: pooled("pointwiseLearningToRank"), (1.0,), MANY),
     "I-MLE": (
         lambda s: solving(pyepo.func.implicitMLE(MODEL, n_samples=10, lambd=s), "L1"),
         (1.0, 10.0),
@@ -280,7 +298,7 @@ PYEPO: dict[str, tuple[Made, Sequence[float], Sequence[float]]] = {
 
 
 def least_squares(splits: dict[str, dict[str, Tensor]]) -> list[dict[str, Any]]:
-    """PyEPO's two-stage row."""
+    """In closed form; PyEPO's two-stage method, and anyone's."""
     train, seeds = splits["train"], len(splits["train"]["x"])
     model = Models(1, seeds)
     for seed in range(seeds):
@@ -293,7 +311,8 @@ def least_squares(splits: dict[str, dict[str, Tensor]]) -> list[dict[str, Any]]:
 
 def results(model: Models, splits: Any, place: int, **setting: Any) -> dict[str, Any]:
     return setting | {
-        split: model.regret(splits[split])[place].tolist() for split in ("validation", "test")
+        split: [round(each, 8) for each in model.regret(splits[split])[place].tolist()]
+        for split in ("validation", "test")
     }
 
 
@@ -313,22 +332,25 @@ def study(args: argparse.Namespace) -> None:
     for num_train, noise, degree in SETTINGS:
         task = Task(num_train, noise, degree, args.seeds)
         splits = None
-        for library, method in [*rows, ("PyEPO", "two-stage")]:
+        for library, method in [("both", "least squares"), *rows]:
             told = {"num_train": num_train, "noise": noise, "degree": degree, "seeds": args.seeds}
             line = told | {"library": library, "method": method}
             if key_of(line) in done or method in args.skip:
                 continue
             splits = splits or task.splits()
             start = time.process_time()
-            if method == "two-stage" and library == "PyEPO":
+            if library == "both":
                 found = least_squares(splits)
             else:
                 found = search(library, method, task, splits)
-            line |= {"settings": found, "cpu_seconds": round(time.process_time() - start, 2)}
+            line |= versions() | {
+                "settings": found,
+                "cpu_seconds": round(time.process_time() - start, 2),
+            }
             with args.file.open("a") as file:
                 file.write(json.dumps(line) + "\n")
-            best = chosen(line)
-            print(line["library"], method, told, f"{100 * statistics.mean(best['test']):.3f}%")
+            best = min(statistics.mean(setting["validation"]) for setting in found)
+            print(library, method, told, f"validation {100 * best:.3f}%", flush=True)
 
 
 def search(library: str, method: str, task: Task, splits: Any) -> list[dict[str, Any]]:
@@ -356,59 +378,22 @@ def key_of(line: dict[str, Any]) -> tuple[Any, ...]:
     return tuple(line[name] for name in names)
 
 
-def chosen(line: dict[str, Any]) -> dict[str, Any]:
-    """The setting with the lowest mean regret on validation examples."""
-    return min(line["settings"], key=lambda setting: statistics.mean(setting["validation"]))
-
-
-def table(args: argparse.Namespace) -> None:
-    lines = [json.loads(line) for line in args.file.read_text().splitlines()]
-    columns = sorted({(li["num_train"], li["noise"], li["degree"]) for li in lines})
-    rows = list(dict.fromkeys((li["library"], li["method"]) for li in lines))
-    test: dict[Any, np.ndarray] = {}
-    validation: dict[Any, float] = {}
-    for li in lines:
-        key = (li["library"], li["method"], (li["num_train"], li["noise"], li["degree"]))
-        test[key] = 100 * np.array(chosen(li)["test"])
-        validation[key] = statistics.mean(chosen(li)["validation"])
-    print("| method |", " | ".join(f"{n:,}, {w:g}, {d}" for n, w, d in columns), "|")
-    print("|---|" + "---|" * len(columns))
-    for library, method in rows:
-        cells = [test.get((library, method, column)) for column in columns]
-        told = ["" if c is None else f"{c.mean():.2f}" for c in cells]
-        print(f"| {library}, {method} |", " | ".join(told), "|")
-    print("\nBest by validation, ours and PyEPO's; difference, and its standard error over seeds:")
-    ranks: dict[str, list[float]] = {"nestruct": [], "PyEPO": []}
-    for column in columns:
-        best = {}
-        for library in ranks:
-            methods = [m for li, m in rows if li == library and (li, m, column) in test]
-            best[library] = min(methods, key=lambda m: validation[library, m, column])
-        both = [test[library, best[library], column] for library in ranks]
-        gap = both[0] - both[1]
-        error = gap.std(ddof=1) / len(gap) ** 0.5
-        means = [one.mean() for one in both]
-        for library, mean, other in zip(ranks, means, reversed(means), strict=True):
-            ranks[library].append(1.5 if mean == other else 1.0 + (mean > other))
-        told = [f"{k} {best[k]} {m:.3f}" for k, m in zip(ranks, means, strict=True)]
-        verdict = "worse" if gap.mean() > error else ""
-        print(column, *told, f"gap {gap.mean():+.3f} +- {error:.3f}", verdict)
-    print("mean rank of the best rows:", {k: float(np.mean(v)) for k, v in ranks.items()})
+def versions() -> dict[str, str]:
+    """Of our code, and of the libraries."""
+    commit = ["git", "describe", "--always", "--dirty"]
+    found = subprocess.run(commit, capture_output=True, text=True, cwd=Path(__file__).parent)
+    names = ("pyepo", "torch", "scikit-learn")
+    return {"commit": found.stdout.strip()} | {name: version(name) for name in names}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    verbs = parser.add_subparsers(required=True)
-    for name, function in (("study", study), ("table", table)):
-        verb = verbs.add_parser(name)
-        verb.set_defaults(run=function)
-        verb.add_argument("file", type=Path)
-        if name == "study":
-            verb.add_argument("--seeds", type=int, default=10)
-            verb.add_argument("--skip", nargs="*", default=[], help="methods")
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--skip", nargs="*", default=[], help="methods")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    args.run(args)
+    study(args)
 
 
 if __name__ == "__main__":

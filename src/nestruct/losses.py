@@ -2,7 +2,8 @@
 
 `FenchelYoungLoss` learns from true structures, `SPOPlusLoss` from true scores. Scores are
 maximised, so give minus the costs. Both are convex in the scores, and both call the solver as a
-black box: their gradient is a difference of structures. None of them decodes anything.
+black box: their gradient is a difference of structures. None of them decodes anything. Where the
+structure has a Gibbs law, both have an exact form without noise: a soft maximum for the hard one.
 """
 
 from typing import Any, Literal
@@ -69,6 +70,21 @@ class _StructureLoss(nn.Module):
     def _total(self, scores: Tensor, z: Tensor) -> Tensor:
         """``z . scores``; 0 times -inf, a part that is forbidden and not there, is 0."""
         return (torch.where(z != 0, scores, 0.0) * z).flatten(-self.structure.part_axes).sum(-1)
+
+    def _soft_maximum(self, scores: Tensor, sigma: float, context: dict[str, Any]) -> Tensor:
+        """``sigma A(scores / sigma)``, with A the log-partition; NaN where that has no answer."""
+        structure: Any = self.structure
+        with torch.no_grad():
+            failed = structure.log_partition(scores / sigma, **context).isnan()
+        safe = torch.where(self._spread(failed), 0.0, scores)
+        value = sigma * structure.log_partition(safe / sigma, **context)
+        return torch.where(failed, torch.nan, value)
+
+    def _need_gibbs(self, remedy: str) -> None:
+        if not isinstance(self.structure, Gibbs):
+            raise InputError(
+                f"{type(self).__name__}: {self.structure!r} has no tractable Gibbs law; {remedy}."
+            )
 
     def _failed(self, z: Tensor) -> Tensor:
         """Which rows the solver had no answer for."""
@@ -138,10 +154,8 @@ class FenchelYoungLoss(_StructureLoss):
         self.num_samples = check_count("FenchelYoungLoss", "num_samples", num_samples, 1)
         check_choice("FenchelYoungLoss: noise", noise, ("gaussian", "gumbel"))
         check_choice("FenchelYoungLoss: law", law, ("perturbed", "gibbs"))
-        if law == "gibbs" and not isinstance(structure, Gibbs):
-            raise InputError(
-                f"FenchelYoungLoss: {structure!r} has no tractable Gibbs law; say law='perturbed'."
-            )
+        if law == "gibbs":
+            self._need_gibbs("say law='perturbed'")
         self.sigma, self.noise, self.law = sigma, noise, law
 
     def extra_repr(self) -> str:
@@ -176,18 +190,11 @@ class FenchelYoungLoss(_StructureLoss):
         truth = self._counted(self._like("z_true", z_true, wide), wide, context)
         with torch.autocast(scores.device.type, enabled=False):
             if self.law == "gibbs":
-                losses = self._exact(wide, truth, context)
+                value = self._soft_maximum(wide, self.sigma, context)
+                losses = torch.where(value.isnan(), torch.nan, value - self._total(wide, truth))
             else:
                 losses = self._sampled(wide, truth, draws, context)
         return losses[0] if alone else losses
-
-    def _exact(self, wide: Tensor, truth: Tensor, context: dict[str, Any]) -> Tensor:
-        structure: Any = self.structure
-        with torch.no_grad():
-            failed = structure.log_partition(wide / self.sigma, **context).isnan()
-        safe = torch.where(self._spread(failed), 0.0, wide)
-        value = self.sigma * structure.log_partition(safe / self.sigma, **context)
-        return torch.where(failed, torch.nan, value - self._total(wide, truth))
 
     def _sampled(
         self,
@@ -231,12 +238,23 @@ class SPOPlusLoss(_StructureLoss):
     It is 0 where the predicted scores are the true ones. A part that either scores forbid, by -inf,
     is forbidden in both.
 
+    With ``sigma`` the maximum is the soft one of the Gibbs law, without noise or samples:
+
+        sigma A((2h - t) / sigma) - (2h - t) . z(t),    its gradient 2 [E z - z(t)],
+
+    with A the log-partition and the mean at (2h - t) / sigma. It is convex too, never below the
+    hard one, which is its limit for a small sigma, and its gradient is smooth. The likelihood,
+    `FenchelYoungLoss` by the Gibbs law, is the same without the true scores: this one knows what a
+    wrong structure costs. K. Gimpel and N. Smith, "Softmax-Margin CRFs", 2010, have it for tags.
+
     An example that the solver has no answer for raises; inside `nestruct.nan_rows` its loss is NaN
     and its gradient 0. The argmax must be that of the scores as they are, also of positive ones:
     `GridPath` with four or eight moves counts those as 0, and what it gives is no bound then.
 
     Args:
         structure: What is solved; a function of your own goes into `nestruct.BlackBox`.
+        sigma: The temperature of the soft maximum, beside which scores are compared; 0 for the hard
+            one, of any structure.
 
     Example:
         >>> import torch, nestruct
@@ -251,11 +269,22 @@ class SPOPlusLoss(_StructureLoss):
         >>> losses.sum().backward()
         >>> costs.grad
         tensor([[ 2., -2.,  2., -2.]])
+        >>> nestruct.SPOPlusLoss(nestruct.GridPath(2, 2, scores="edges"), sigma=1.0)(
+        ...     -costs, -true_costs
+        ... ).item()  # log(1 + e^4)
+        4.01814...
     """
+
+    def __init__(self, structure: Structure, sigma: float = 0.0) -> None:
+        super().__init__(structure)
+        if sigma != 0:
+            check_positive("SPOPlusLoss", "sigma", sigma)
+            self._need_gibbs("leave sigma out")
+        self.sigma = sigma
 
     def extra_repr(self) -> str:
         """What the loss is made of."""
-        return repr(self.structure)
+        return f"{self.structure!r}, sigma={self.sigma}" if self.sigma else repr(self.structure)
 
     def forward(
         self,
@@ -281,16 +310,22 @@ class SPOPlusLoss(_StructureLoss):
         true = self._like("true_scores", true_scores, wide)
         forbidden = (wide == -torch.inf) | (true == -torch.inf)
         moved = torch.where(forbidden, -torch.inf, 2 * wide - true)
+        asked = [moved] if self.sigma == 0 else []
         if z_true is None:
-            both = torch.stack([moved, torch.where(forbidden, -torch.inf, true)])
-            z, best = self._solve(both, context)  # by one call
-        else:
-            z = self._solve(moved, context)
-            best = self._counted(self._like("z_true", z_true, wide), wide, context)
-        gap = z - best
+            asked.append(torch.where(forbidden, -torch.inf, true))
+        found = list(self._solve(torch.stack(asked), context)) if asked else []  # by one call
+        if z_true is not None:
+            found.append(self._counted(self._like("z_true", z_true, wide), wide, context))
+        best = found[-1]
+        gap = -best if self.sigma else found[0] - best
         failed = self._failed(gap)
         gap = torch.where(self._spread(failed), 0.0, gap)
-        losses = torch.where(failed, torch.nan, self._total(moved, gap))
+        losses = self._total(moved, gap)
+        if self.sigma:
+            with torch.autocast(scores.device.type, enabled=False):
+                value = self._soft_maximum(moved, self.sigma, context)
+            failed, losses = failed | value.isnan(), losses + value
+        losses = torch.where(failed, torch.nan, losses)
         return losses[0] if alone else losses
 
     @torch.compiler.disable

@@ -49,6 +49,18 @@ def test_the_draws_are_those_of_pyepo():
     ]
 
 
+def test_the_bits_are_those_of_pyepos_generator():
+    """Where PyEPO is installed, which the set-up does not do."""
+    peer = pytest.importorskip("pyepo.data.shortestpath")
+    for degree, width in itertools.product((1, 2, 4, 6), (0.0, 0.5)):
+        sizes = {"num_train": 20, "num_validation": 5, "num_test": 5}
+        data = ShortestPaths(degree=degree, noise_width=width, seed=degree, **sizes).splits()
+        x, costs = peer.genData(30, 5, (5, 5), degree, width, seed=degree)
+        for name, theirs in (("x", x), ("costs", costs)):
+            ours = torch.cat([split[name] for split in data.values()])
+            assert torch.equal(ours, torch.from_numpy(theirs).float())
+
+
 def test_the_noise_has_its_width_and_the_path_is_the_cheapest():
     plain, noisy = (
         ShortestPaths(degree=2, noise_width=w, num_train=500).splits()["train"] for w in (0, 0.25)

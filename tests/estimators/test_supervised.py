@@ -50,7 +50,10 @@ def labelled() -> dict[str, torch.Tensor]:
     return {"x": x, "scores": scores, "z": nestruct.KSubset(5, 2).argmax(scores)}
 
 
-@pytest.mark.parametrize("loss", ["fenchel_young", "likelihood", "spo_plus", "squared_error"])
+LOSSES = ["fenchel_young", "likelihood", "spo_plus", "soft_spo_plus", "squared_error"]
+
+
+@pytest.mark.parametrize("loss", LOSSES)
 def test_losses_that_compare_with_the_truth(loss):
     model, batch = Scored(), labelled()
     options = {"sigma": 0.7, "num_draws": 3, "noise": "gumbel"}
@@ -62,8 +65,9 @@ def test_losses_that_compare_with_the_truth(loss):
         losses = own(scores, batch["z"], draws=Noise(seed=3, step=2))
     elif loss == "likelihood":
         losses = nestruct.FenchelYoungLoss(structure, 0.7, law="gibbs")(scores, batch["z"])
-    elif loss == "spo_plus":
-        losses = nestruct.SPOPlusLoss(structure)(scores, batch["scores"])
+    elif loss in ("spo_plus", "soft_spo_plus"):
+        sigma = 0.0 if loss == "spo_plus" else 0.7
+        losses = nestruct.SPOPlusLoss(structure, sigma)(scores, batch["scores"])
     else:
         losses = (scores - batch["scores"]).square().mean(-1)
     wanted = torch.autograd.grad(losses.mean(), list(model.parameters()))
@@ -88,5 +92,7 @@ def test_what_has_no_truth_is_refused_in_a_sentence():
     black_box = vae(nestruct.BlackBox(lambda scores: scores > 0, (6,)))
     with pytest.raises(InputError, match="fenchel_young"):
         Supervised(loss="likelihood").backward(black_box, batch, seed=0)
+    with pytest.raises(InputError, match="no tractable Gibbs law; leave sigma out"):
+        nestruct.SPOPlusLoss(nestruct.BlackBox(lambda scores: scores > 0, (6,)), sigma=1.0)
     with pytest.raises(InputError, match="num_draws"):
         Supervised(num_draws=0)

@@ -85,9 +85,10 @@ class IMLE(SolverGradient):
         def back(g: Tensor) -> Tensor:
             # The mean over samples has given each of them a share of g.
             g, step = move_along(g * self.num_samples, self.strength, structure, perturbed, context)
+            lower = perturbed - step * g
             # NaN where z has no answer, which is not asked for twice.
-            moved = structure.argmax(perturbed - step * g + 0 * z, **context)
-            return (z - moved) / (step * self.num_samples)
+            moved = structure.argmax(lower.add_(z, alpha=0), **context)
+            return (z - moved).div_(step * self.num_samples)
 
         return z, back
 

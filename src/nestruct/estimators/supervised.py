@@ -20,6 +20,8 @@ from nestruct.models.structured import true_structures
 from nestruct.noise import Noise
 from nestruct.structures import Gibbs
 
+_WITH_SCORES = ("spo_plus", "soft_spo_plus", "squared_error")
+
 
 @dataclass(kw_only=True, eq=False)
 class Supervised(Backpropagation):
@@ -29,9 +31,11 @@ class Supervised(Backpropagation):
         loss: ``model``: that of ``model.loss``. The others compare the scores with the truth, and
             decode nothing. With true structures, the batch's entry ``z``: ``fenchel_young``, the
             sampled `FenchelYoungLoss`, and ``likelihood``, the exact one by the Gibbs law. With the
-            model's hook ``true_scores``: ``spo_plus``, the `SPOPlusLoss`, and ``squared_error``,
-            the mean square over parts, which knows nothing of structures.
-        sigma: The size of the noise of ``fenchel_young``; the temperature of ``likelihood``.
+            model's hook ``true_scores``: ``spo_plus``, the `SPOPlusLoss`, ``soft_spo_plus``, the
+            same with the soft maximum of the Gibbs law, and ``squared_error``, the mean square over
+            parts, which knows nothing of structures.
+        sigma: The size of the noise of ``fenchel_young``; the temperature of ``likelihood`` and of
+            ``soft_spo_plus``.
         num_draws: Perturbed solutions per example of ``fenchel_young``.
         noise: Of ``fenchel_young``: ``gaussian`` or ``gumbel``.
         graph: Whether a step on CUDA is captured in a graph: ``auto``, ``on``, ``off``.
@@ -51,7 +55,9 @@ class Supervised(Backpropagation):
 
     kind: ClassVar[str] = "supervised"
 
-    loss: Literal["model", "fenchel_young", "likelihood", "spo_plus", "squared_error"] = "model"
+    loss: Literal[
+        "model", "fenchel_young", "likelihood", "spo_plus", "soft_spo_plus", "squared_error"
+    ] = "model"
     sigma: float = 1.0
     num_draws: int = 16
     noise: Literal["gaussian", "gumbel"] = "gaussian"
@@ -66,15 +72,15 @@ class Supervised(Backpropagation):
         """Refuses what cannot be trained."""
         super().prepare(model, batch, seed=seed)
         name = type(model).__name__
-        if self.loss in ("spo_plus", "squared_error") and not isinstance(model, HasTrueScores):
+        if self.loss in _WITH_SCORES and not isinstance(model, HasTrueScores):
             raise InputError(
                 f"Supervised: loss={self.loss!r} compares with true scores, and {name} has no "
                 "true_scores(batch)."
             )
-        if self.loss == "likelihood" and not isinstance(model.structure, Gibbs):
+        if self.loss in ("likelihood", "soft_spo_plus") and not isinstance(model.structure, Gibbs):
             raise InputError(
                 f"Supervised: {model.structure!r} has no tractable Gibbs law; say "
-                "loss='fenchel_young'."
+                "loss='fenchel_young' or 'spo_plus'."
             )
 
     def terms(self, model: StructuredModel, batch: Any, noise: Noise) -> Terms:
@@ -93,8 +99,9 @@ class Supervised(Backpropagation):
     def _compare(self, model: Any, batch: Any, scores: Tensor, noise: Noise) -> Tensor:
         """The losses of scores beside the truth."""
         structure, context = model.structure, model.context(batch)
-        if self.loss == "spo_plus":
-            return SPOPlusLoss(structure)(scores, model.true_scores(batch), **context)
+        if self.loss in ("spo_plus", "soft_spo_plus"):
+            sigma = self.sigma if self.loss == "soft_spo_plus" else 0.0
+            return SPOPlusLoss(structure, sigma)(scores, model.true_scores(batch), **context)
         if self.loss == "squared_error":
             error = (scores - model.true_scores(batch)).square()
             return error.flatten(1).mean(1)

@@ -1,6 +1,7 @@
 """What a user's function returned: a tensor of the right shape and of numbers, or a sentence."""
 
 import numbers
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,15 @@ def as_numbers(owner: str, result: Any, wanted: str) -> Tensor:
         raise _wrong_kind(owner, wanted, f"{kind} of {array.dtype}" if array.ndim else kind)
     dtype = bool if array.dtype == bool else np.float64
     return torch.from_numpy(array.astype(dtype, order="C"))
+
+
+def are_alike(results: Sequence[Any], shape: tuple[int, ...]) -> bool:
+    """Whether all are arrays of numpy's, of numbers, of one type and this shape."""
+    first = results[0]
+    if not isinstance(first, np.ndarray) or first.dtype.kind not in "biuf":
+        return False
+    kind = first.dtype
+    return all(type(r) is np.ndarray and r.shape == shape and r.dtype == kind for r in results)
 
 
 def check_shape(owner: str, z: Tensor, expected: tuple[int, ...], hint: str) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from nestruct.checks import check_choice, check_count, check_positive
 from nestruct.errors import InputError
-from nestruct.structures.answers import are_legal, as_numbers, check_shape
+from nestruct.structures.answers import are_alike, are_legal, as_numbers, check_shape
 from nestruct.structures.base import SizedStructure
 from nestruct.structures.context import RESERVED, Context, check_mask
 from nestruct.structures.instances import Cutter, own_sizes, put_together
@@ -235,6 +235,8 @@ class BlackBox(SizedStructure):
         hint = ""
         if varies and mask is None:
             hint = "; if instances differ in size, give the context mask"
+        if are_alike(results, parts) and all(own == parts for own in sizes):
+            return self._answer(np.stack(results), (len(results), *parts), hint), {}
         lost = {row: _CODES[r] for row, r in enumerate(results) if isinstance(r, Lost)}
         answers = [
             torch.full(own, torch.nan) if row in lost else self._answer(result, own, hint)
@@ -243,8 +245,8 @@ class BlackBox(SizedStructure):
         return put_together(answers, parts), lost
 
     def _answer(self, result: Any, expected: tuple[int, ...], hint: str) -> Tensor:
-        wanted = "0 and 1" if self.binary else "numbers"
-        return check_shape(repr(self), as_numbers(repr(self), result, wanted), expected, hint)
+        wanted, owner = "0 and 1" if self.binary else "numbers", repr(self)
+        return check_shape(owner, as_numbers(owner, result, wanted), expected, hint)
 
     def _own(self, tensor: Tensor) -> Any:
         """A copy that the function may edit, in its own kind of array."""

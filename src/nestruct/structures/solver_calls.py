@@ -125,7 +125,8 @@ class SolverCalls:
         Raises:
             SolverError: The solver raised.
         """
-        keeps = self.cache.most_bytes or self.pool_share
+        # Scores that serve a gradient do not come again: only a pool can stand in for them.
+        keeps = self.pool_share or (self.cache.most_bytes and not is_estimating())
         if not keeps or not looks_up() or _on_gpu(instances[0]):
             return self._solve(instances, list(range(len(instances))), check)
         results: list[Any] = []

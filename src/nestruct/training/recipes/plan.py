@@ -13,6 +13,7 @@ from nestruct.training.recipes.grid import grid
 TRY = "search-"  # what the names of runs begin with that try a setting
 _TRY_SEED = 1000  # of those runs: what is chosen by them is then run with other seeds
 _TINY_TRIES = 2
+_SEARCH = ("search_options", "search_seconds")
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,8 @@ class PlannedRun:
         tiny: Further overrides of the tiny version.
         search: What is tried before, as ``nestruct sweep`` takes it (``KEY=A,B,C``): every
             combination once. The best on validation data is what the seeds are run with.
+        search_options: Overrides of these tries.
+        search_seconds: What one of them takes; as long as its own runs when 0.
         setting: What a try tries; of no other entry.
         best_of: The tries of an entry with ``search``.
     """
@@ -47,6 +50,8 @@ class PlannedRun:
     after: str | None = None
     tiny: tuple[str, ...] = ()
     search: tuple[str, ...] = ()
+    search_options: tuple[str, ...] = ()
+    search_seconds: int = 0
     setting: tuple[str, ...] = ()
     best_of: tuple[str, ...] = ()
 
@@ -54,7 +59,7 @@ class PlannedRun:
         """The seed of one of its runs, which are numbered from 0 on."""
         return number + _TRY_SEED * bool(self.setting)
 
-    def tries(self, options: Sequence[str], seconds: int, most: int | None) -> "list[PlannedRun]":
+    def tries(self, most: int | None) -> "list[PlannedRun]":
         """What is tried for it, and then itself."""
         if not self.search:
             return [self]
@@ -63,12 +68,12 @@ class PlannedRun:
             replace(
                 self,
                 name=f"{TRY}{self.name}-{number}",
-                options=(*self.options, *options),
+                options=(*self.options, *self.search_options),
                 setting=tuple(setting),
                 search=(),
                 seeds=1,
                 once=True,
-                seconds=seconds or self.seconds,
+                seconds=self.search_seconds or self.seconds,
             )
             for number, setting in enumerate(settings[:most], start=1)
         ]
@@ -160,7 +165,8 @@ def read_plan(name: str, *, tiny: bool = False) -> Plan:
     - ``options``, overrides of every run;
     - ``seeds``, how many seeds every run has, also one that is run once elsewhere;
     - ``search_options``, overrides of the runs that try a setting (`PlannedRun.search`), and
-      ``search_seconds``, what one of them takes;
+      ``search_seconds``, what one of them takes: of the runs of this file, and of those of its base
+      where that has none;
     - ``vary``, names with options: every run that is not run once is there for each of them;
     - ``each``, names with options: all runs are there for the first name, then for the second.
 
@@ -169,11 +175,11 @@ def read_plan(name: str, *, tiny: bool = False) -> Plan:
     """
     tables = _read(name)
     every, vary = tables.pop("options", []), tables.pop("vary", {})
-    search = (tables.pop("search_options", []), tables.pop("search_seconds", 0))
+    search = {key: tables.pop(key) for key in _SEARCH if key in tables}
     seeds = {"seeds": tables.pop("seeds"), "once": False} if "seeds" in tables else {}
     entries = tuple(
         replace(entry, name=called, options=(*entry.options, *every, *more))
-        for entry in (PlannedRun(**_tuples(run | seeds)) for run in tables.pop("runs", []))
+        for entry in (PlannedRun(**_tuples(search | run | seeds)) for run in tables.pop("runs", []))
         for called, more in _variants(entry, vary)
     )
     each = tables.pop("each", {})
@@ -184,7 +190,7 @@ def read_plan(name: str, *, tiny: bool = False) -> Plan:
         distinct = {(e.recipe, *sorted(plan.overrides(e, tiny=True))): e for e in reversed(entries)}
         entries = tuple(reversed(distinct.values()))
     most = _TINY_TRIES if tiny else None
-    return replace(plan, entries=tuple(e for one in entries for e in one.tries(*search, most)))
+    return replace(plan, entries=tuple(e for one in entries for e in one.tries(most)))
 
 
 def _read(name: str) -> dict[str, Any]:
@@ -194,7 +200,9 @@ def _read(name: str) -> dict[str, Any]:
     if "base" not in tables:
         return tables
     base = _read(tables.pop("base"))
-    return base | tables | {"runs": base["runs"] + tables.get("runs", [])}
+    search = {key: base.pop(key) for key in _SEARCH if key in base}
+    runs = [search | run for run in base["runs"]]
+    return base | tables | {"runs": runs + tables.get("runs", [])}
 
 
 def _variants(entry: PlannedRun, vary: dict[str, list[str]]) -> list[tuple[str, list[str]]]:
