@@ -87,6 +87,13 @@ def test_curves_of_runs_have_a_line_each():
     ET.fromstring(picture.svg)
 
 
+@pytest.mark.parametrize("name", ["structures", "curves", "scores", "Picture"])
+def test_what_is_public_has_an_example_and_a_place(name):
+    assert ">>>" in getattr(plots, name).__doc__
+    page = Path(__file__).parents[1] / "docs/api/plots.md"
+    assert f"::: nestruct.plots.{name}\n" in page.read_text()
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [

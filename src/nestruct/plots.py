@@ -37,6 +37,11 @@ class Picture:
 
     Attributes:
         svg: Its text.
+
+    Example:
+        >>> import nestruct.plots
+        >>> nestruct.plots.scores({"NES": 1.5}, label="loss").svg[:4]
+        '<svg'
     """
 
     svg: str
@@ -118,6 +123,20 @@ def curves(
         split: ``validation`` or ``train``.
         against: What stands below.
         log: Whether values are on a logarithmic scale; as the report has it when None.
+
+    Example:
+        >>> import tempfile, torch, nestruct, nestruct.plots
+        >>> from nestruct.models import mlp
+        >>> vae = nestruct.StructuredVAE(mlp(6, 4), mlp(4, 6), nestruct.Categorical(4))
+        >>> adam, x = torch.optim.Adam(vae.parameters()), torch.ones(10, 6)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     options = {"run": f"{folder}/run", "max_steps": 4, "eval_interval": 2}
+        ...     _ = nestruct.fit(
+        ...         vae, nestruct.Enumeration(), adam, x, validation=x, progress=False, **options
+        ...     )
+        ...     picture = nestruct.plots.curves(options["run"], "loss")
+        >>> picture.svg.count('class="mean"')
+        1
     """
     groups = read_groups([runs] if isinstance(runs, str | Path) else list(runs))
     every = [chart for chart in find_charts(groups) if chart.split == split]
