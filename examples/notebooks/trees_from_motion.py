@@ -61,8 +61,7 @@ for name, z in {"learnt": learnt, "untrained": untrained, "shortest tree": short
 assert found(learnt) > 85
 
 # %% [markdown]
-# Blue edges are right, dashed ones wrong, thin ones missed. Lines show where the particles came
-# from.
+# Blue edges are right, dashed ones wrong, thin ones missed. Dots are where the particles end.
 
 # %%
 plots.structures(
@@ -81,6 +80,6 @@ plots.curves(Path("run"), "f1_map")
 
 # %% [markdown]
 # **What this shows, and what not.** With five particles the shortest tree through their last
-# positions is right nearly as often, without any learning: the task shows that training works, not
+# positions is right just as often, without any learning: the task shows that training works, not
 # that it is needed. With ten particles it is needed: [Table 1](../graph-layout.md) has methods that
 # find 97 % of the edges where the shortest tree finds 81 %.

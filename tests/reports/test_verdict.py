@@ -92,6 +92,25 @@ def test_many_tasks_are_told_by_means_over_methods_that_ran_in_all(tmp_path):
     assert "set 0, tree; set 1, tree" in found.one("header").text
 
 
+def test_tasks_of_one_method_each_are_drawn_as_they_are(tmp_path):
+    folders = [run(tmp_path / str(k), data=f'dataset = "set {k}"', seed=k) for k in range(4)]
+    said = verdict(*folders)
+    assert said == (
+        "In the mean of 4 tasks, NES reaches 71.5 % (F1 of the most likely tree on test data, "
+        "1 run)."
+    )
+    figure = next(page(tmp_path, *folders).one("header").all("figure"))
+    names = [text.text for text in next(figure.all("svg")).all("text", kind="word")]
+    assert names == [f"set {k}, tree: NES" for k in range(4)]
+
+
+def test_a_loss_is_said_to_be_better_when_less(tmp_path):
+    folder = run(tmp_path / "a", scene=None)
+    text = (folder / "metrics.jsonl").read_text()
+    (folder / "metrics.jsonl").write_text(text.replace('"f1_map"', '"step_length"'))
+    assert "NES reaches 6.500 (loss on test data, less is better)" in verdict(folder)
+
+
 def test_tests_choose_no_configuration(tmp_path):
     """The better on validation data stands for the method, though it is worse on test data."""
     good, lucky = run(tmp_path / "good", sigma=0.1), run(tmp_path / "lucky", sigma=0.2)
@@ -164,12 +183,21 @@ def test_a_page_of_two_hundred_runs_is_short_in_every_form(tmp_path):
 
 @pytest.mark.slow
 @pages.in_browser
-@pytest.mark.parametrize("table", ["table1", "table2", "table3"])
-def test_pages_of_our_own_runs_are_short_in_every_form(tmp_path, table):
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ("table1", "Spanning tree: "),
+        ("table2", "In the mean of 12 tasks, "),
+        ("table3", "In the mean of 6 tasks, "),
+    ],
+)
+def test_pages_of_our_own_runs_are_short_in_every_form(tmp_path, table, said):
     archive = Path(__file__).parents[2] / f"results/{table}-runs.tar.xz"
     if not archive.exists():  # a source distribution has none
         pytest.skip("no results here")
-    write_page([archive], tmp_path / "page.html")
+    told = page(tmp_path, archive).one("p", kind="verdict").text
+    assert told.startswith(said)
+    assert ("source only" in told) == (table == "table2")
     assert (tmp_path / "page.html").stat().st_size < 3_000_000
     check_forms(tmp_path / "page.html", most=9_000)
 

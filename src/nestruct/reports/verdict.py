@@ -106,7 +106,8 @@ def _where(found: Comparison) -> str:
     runs = [run for entry in found.entries for run in entry.group.runs]
     cut = sum(not run.finished for run in runs)
     so_far = f", {cut} of {len(runs)} runs unfinished" if cut else ""
-    return f"{_measured(found)}{means if len(runs) > 1 else ''}{so_far}"
+    less = "" if found.sign > 0 else ", less is better"
+    return f"{_measured(found)}{less}{means if len(runs) > 1 else ''}{so_far}"
 
 
 def _measured(found: Comparison) -> str:
@@ -143,10 +144,10 @@ def _best_reference(found: Comparison, task: Task) -> tuple[str, float] | None:
 def _draw(found: Comparison, groups: Sequence[Group]) -> str:
     tasks = ""
     if len(found.tasks) > SEPARATE:
-        figure = _differences(found)
+        figure, dots = _over_many(found)
         names = html.escape("; ".join(task.name for task in found.tasks))
         tasks = f"<details><summary>The tasks</summary><p>{names}</p></details>"
-        notes = ["A dot is a task: the mean over a method's runs there. A bar is the dots' mean."]
+        notes = [dots]
     elif len(found.entries) == 1 and (curve := _curve(found)):
         figure, notes = curve, []
     else:
@@ -187,18 +188,35 @@ def _scores(found: Comparison, task: Task, look: Mapping[int, int]) -> str:
     return _figure(title, values, label, marks, colours)
 
 
-def _differences(found: Comparison) -> str:
-    """How much better each method is than the middle one of each task."""
+def _over_many(found: Comparison) -> tuple[str, str]:
+    """How much better each method is than the middle one of each task, and what a dot is.
+
+    Where no task has two methods, the numbers themselves, by task.
+    """
     unit = 100 if find_metric(found.metric).percent else 1
+    shared = [task for task in found.tasks if len(task.entries) > 1]
+    if not shared:
+        values = {
+            f"{task.name}: {entry.name}": [unit * value for value in entry.values]
+            for task in found.tasks[:ROWS]
+            for entry in task.entries
+        }
+        label = f"{_measured(found)}{' (%)' * (unit == 100)}"
+        return _figure("", values, label, {}, None), "A dot is a run, a bar the mean of a task's."
     better: dict[str, list[float]] = {}
-    for task in found.tasks:
+    for task in shared:
         middle = median(entry.mean for entry in task.entries)
         for entry in task.entries:
             better.setdefault(entry.name, []).append(unit * found.sign * (entry.mean - middle))
     ranked = sorted(better, key=lambda name: -fmean(better[name]))[:ROWS]
     points = " (points)" if unit == 100 else ""
     label = f"better than the middle method{points}: {_measured(found)}"
-    return _figure("", {name: better[name] for name in ranked}, label, {"middle method": 0.0}, None)
+    figure = _figure(
+        "", {name: better[name] for name in ranked}, label, {"middle method": 0.0}, None
+    )
+    dots = "A dot is a task: the mean over a method's runs there. A bar is the dots' mean."
+    alone = len(found.tasks) - len(shared)
+    return figure, dots + (f" Tasks with one method ({alone}) have none." if alone else "")
 
 
 def _figure(
