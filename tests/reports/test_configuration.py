@@ -15,7 +15,7 @@ def test_of_many_groups_what_differs_is_a_row_for_each(tmp_path):
     part = pages.parse(tmp_path / "page.html").one(id="configuration")
     differing, same = part.all("table")
     heads = [head.text for head in list(differing.one("thead").all("tr"))[-1].all("th")]
-    assert heads == ["", "seed", "sigma"]
+    assert heads == ["group", "seed", "sigma"]
     rows = [[cell.text for cell in row.all("td")] for row in differing.one("tbody").all("tr")]
     assert [row[1:] for row in rows] == [[str(k), f"{0.1 + k}"] for k in range(12)]
     told = {row.one("td", kind="first").text for row in same.all("tr") if list(row.all("td"))}

@@ -202,6 +202,15 @@ def test_pages_of_our_own_runs_are_short_in_every_form(tmp_path, table, said):
     check_forms(tmp_path / "page.html", most=9_000)
 
 
+CUT = """[...document.querySelectorAll(".scores svg")].flatMap((svg) => {
+  const box = svg.getBoundingClientRect();
+  return [...svg.querySelectorAll("text")].filter((text) => {
+    const own = text.getBoundingClientRect();
+    return own.left < box.left - 1 || own.right > box.right + 1 || own.bottom > box.bottom + 1;
+  }).map((text) => text.textContent);
+})"""  # words of the first chart that are not whole
+
+
 def check_forms(file: Path, most: int) -> None:
     """Both widths, both schemes, and paper: nothing too long or too wide, and no complaint."""
     with pages.browser(str(pages.BROWSER)) as tab:
@@ -210,6 +219,7 @@ def check_forms(file: Path, most: int) -> None:
                 tab.open(file, width=width, dark=dark)
                 assert tab.complaints == []
                 assert tab.overflow() == []
+                assert tab.run(CUT) == []
                 assert tab.height() < (most if width == 1200 else 2 * most)
                 first = tab.run("document.querySelector('.verdict').getBoundingClientRect().top")
                 assert first < 300

@@ -75,7 +75,7 @@ def _matrix(heading: str, tables: Mapping[str, dict[str, Any]]) -> str:
         return _side_by_side(heading, flat, list(keys), differing)
     first = next(iter(flat.values()))
     shared = {heading: {key: first[key] for key in keys if key not in differing}}
-    columns = [("", ""), *((_section(key), key.rpartition(".")[2]) for key in differing)]
+    columns = [("", "group"), *((_section(key), key.rpartition(".")[2]) for key in differing)]
     rows = [
         [Cell(label), *(Cell(table.get(key, "")) for key in differing)]
         for label, table in flat.items()

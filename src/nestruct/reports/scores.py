@@ -4,6 +4,7 @@ The first chart of a page and `nestruct.plots.scores` are both drawn here.
 """
 
 import html
+import textwrap
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
@@ -73,8 +74,13 @@ def draw_scores(
         # The mean in digits, at the end of its row.
         end = (left + width, y - 14) if stacked else (left + width + 58, y + 4)
         parts.append(_text(*end, "end", number(fmean(some))))
-    parts.append(_text(left + width / 2, bottom + 36, "middle", label))
-    wide, tall = left + width + (10 if stacked else 66), bottom + 44
+    wide = left + width + (10 if stacked else 66)
+    lines = textwrap.wrap(label, int((wide - 20) / _LETTER))
+    for k, line in enumerate(lines):
+        parts.append(
+            _text(wide / 2 if stacked else left + width / 2, bottom + 36 + 15 * k, "middle", line)
+        )
+    tall = bottom + 29 + 15 * len(lines)
     return (
         f'<svg viewBox="0 0 {wide:g} {tall:g}" width="{wide:g}" height="{tall:g}" role="img" '
         f'aria-label="{html.escape(label)}">{"".join(parts)}</svg>'
