@@ -18,7 +18,7 @@ DEMO := runs/demo
 # A recipe in a run folder: begun, or continued.
 train = $(BIN)/nestruct train $(1) --run $(2) --continue
 
-.PHONY: help demo test quick slow check docs package setup format bench-solvers clean
+.PHONY: help demo test quick slow check docs notebooks package setup format bench-solvers clean
 help:
 	@echo "make demo           find the trees of ten particles by StructureNES; two minutes, then a page"
 	@echo "make test           every check and test (sets up a virtual environment in $(VENV) first)"
@@ -26,6 +26,7 @@ help:
 	@echo "make slow           the tests that make test leaves out: variants of others, in real processes"
 	@echo "make check          lint, format, types, import contract, documentation and package"
 	@echo "make docs           the documentation, build/site/index.html"
+	@echo "make notebooks      execute examples/notebooks and write their pages, docs/notebooks"
 	@echo "make package        wheel and source distribution, build/dist"
 	@echo "make format         mend what can be mended automatically"
 	@echo "make bench-solvers  time the solvers beside their peers"
@@ -65,6 +66,10 @@ check: $(READY)
 # build/site/index.html: opens from disk, fetches nothing.
 docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
+# docs/notebooks: pages, pictures and .ipynb files, which are committed, so that make docs executes nothing.
+notebooks: $(READY)
+	$(BIN)/python docs/tools/notebooks.py
 
 # build/dist: the wheel is built from the source distribution, offline.
 package: $(READY)

@@ -22,7 +22,7 @@ OTHERS = {
         "sizes",
         "strangers",
     ),  # of a whole room
-    *("bits", "docs", "examples", "layout", "package", "readme", "results", "shapes"),
+    *("bits", "docs", "examples", "layout", "notebooks", "package", "readme", "results", "shapes"),
     "drawings",  # of pages: several modules of reports
 }
 FILES = sorted(TESTS.rglob("test_*.py"))

@@ -93,6 +93,13 @@ def test_scores_may_be_arrays():
     assert plots.scores({"a": np.array([1.0, 2.0]), "b": torch.tensor(3.0)}, label="F1") == numbers
 
 
+@pytest.mark.parametrize("name", ["structures", "curves", "scores", "Picture"])
+def test_what_is_public_has_an_example_and_a_place(name):
+    assert ">>>" in getattr(plots, name).__doc__
+    page = Path(__file__).parents[1] / "docs/api/plots.md"
+    assert f"::: nestruct.plots.{name}\n" in page.read_text()
+
+
 CHOICE = nestruct.Categorical(3)
 
 

@@ -11,7 +11,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
 from typing import Any, Literal
 
 import numpy as np
@@ -26,12 +25,13 @@ from nestruct.reports import charts as drawn
 from nestruct.reports.curves import POINTS, axes, series
 from nestruct.reports.curves import charts as find_charts
 from nestruct.reports.page import read_groups, style
+from nestruct.reports.scores import draw_scores
 from nestruct.reports.sentences import draw_sentence
 from nestruct.reports.shapes import draw_example, shape_of
 from nestruct.structures import Structure
 from nestruct.training.drawings import described, parts_of
 
-_GAP, _TITLE, _ROW = 22, 20, 26  # pixels
+_GAP, _TITLE = 22, 20  # pixels
 _PALETTE = re.compile(r"(--\w+): (#\w+);")
 
 
@@ -41,6 +41,11 @@ class Picture:
 
     Attributes:
         svg: Its text.
+
+    Example:
+        >>> import nestruct.plots
+        >>> nestruct.plots.scores({"NES": 1.5}, label="loss").svg[:4]
+        '<svg'
     """
 
     svg: str
@@ -143,6 +148,20 @@ def curves(
         split: ``validation`` or ``train``.
         against: What stands below.
         log: Whether values are on a logarithmic scale; as the report has it when None.
+
+    Example:
+        >>> import tempfile, torch, nestruct, nestruct.plots
+        >>> from nestruct.models import mlp
+        >>> vae = nestruct.StructuredVAE(mlp(6, 4), mlp(4, 6), nestruct.Categorical(4))
+        >>> adam, x = torch.optim.Adam(vae.parameters()), torch.ones(10, 6)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     options = {"run": f"{folder}/run", "max_steps": 4, "eval_interval": 2}
+        ...     _ = nestruct.fit(
+        ...         vae, nestruct.Enumeration(), adam, x, validation=x, progress=False, **options
+        ...     )
+        ...     picture = nestruct.plots.curves(options["run"], "loss")
+        >>> picture.svg.count('class="mean"')
+        1
     """
     groups = read_groups([runs] if isinstance(runs, str | Path) else list(runs))
     every = [chart for chart in find_charts(groups) if chart.split == split]
@@ -203,35 +222,7 @@ def scores(
         raise InputError("plots.scores: give each method at least one number.")
     if not all(math.isfinite(value) for some in seeds.values() for value in some):
         raise InputError("plots.scores: a value is not finite; leave it out.")
-    marks = dict(baselines or {})
-    left, width = 16 + 7 * max(map(len, seeds)), 420
-    bottom = _ROW * len(seeds) + 8
-    every = [value for some in seeds.values() for value in some]
-    place = drawn.scale([*every, *marks.values()], left, left + width)
-    parts = []
-    for tick in drawn.ticks(place.low, place.high):
-        x = place(tick)
-        parts.append(f'<line class="grid" x1="{x:g}" x2="{x:g}" y1="4" y2="{bottom:g}"/>')
-        text = f'x="{x:g}" y="{bottom + 16:g}" text-anchor="middle">{tick:g}'
-        parts.append(f'<text class="axis" {text}</text>')
-    for name, value in marks.items():
-        x = place(value)
-        parts.append(f'<line class="reference" x1="{x:g}" x2="{x:g}" y1="4" y2="{bottom:g}"/>')
-        text = f'x="{x + 4:g}" y="{bottom - 5:g}">{_safe(name)}'
-        parts.append(f'<text class="axis halo" {text}</text>')
-    for row, (name, some) in enumerate(seeds.items()):
-        y, mean, colour = row * _ROW + 20, place(fmean(some)), f"var(--c{row % drawn.COLOURS})"
-        text = f'<text class="word" x="{left - 12}" y="{y + 4}" style="text-anchor:end">'
-        parts.append(f"{text}{_safe(name)}</text>")
-        line = f'x1="{mean:g}" x2="{mean:g}" y1="{y - 9}" y2="{y + 9}" stroke="{colour}"'
-        parts.append(f'<line {line} stroke-width="4"/>')
-        for value in some:
-            spot = f'cx="{place(value):g}" cy="{y}" r="4" fill="{colour}" opacity="0.6"'
-            parts.append(f"<circle {spot}/>")
-    middle = f'x="{left + width / 2:g}" y="{bottom + 36:g}" text-anchor="middle">{_safe(label)}'
-    parts.append(f'<text class="axis" {middle}</text>')
-    inner = f'<svg width="{left + width + 20}" height="{bottom + 44}">{"".join(parts)}</svg>'
-    return _arranged([("", [inner])])
+    return _arranged([("", [draw_scores(seeds, label, baselines or {})])])
 
 
 def _examples(structure: Structure, z: Tensor, examples: int) -> list[list[list[int]]]:

@@ -1,13 +1,13 @@
 """A page read back: as a tree without its script, its tags in order, and as a browser has it."""
 
 import shutil
-import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from reports.devtools import browser
 
 from nestruct.reports import page as page_module
 
@@ -97,16 +97,10 @@ in_browser = pytest.mark.skipif(BROWSER is None, reason="no Chromium or Chrome o
 
 def opened(page: Path, query: str = "") -> tuple[str, list[str]]:
     """The document as the browser has it after its scripts ran, and what it complained about."""
-    flags = (
-        "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-sync "
-        "--disable-background-networking --disable-component-update --enable-logging=stderr "
-        f"--user-data-dir={page.parent / 'profile'} --virtual-time-budget=5000 --dump-dom"
-    )
-    command = [str(BROWSER), *flags.split(), page.resolve().as_uri() + query]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    shutil.rmtree(page.parent / "profile", ignore_errors=True)
-    assert "</html>" in done.stdout, done.stderr
-    return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+    with browser(str(BROWSER)) as tab:
+        tab.open(page, query=query)
+        tab.play(5000)
+        return tab.run("document.documentElement.outerHTML"), tab.complaints
 
 
 def with_script(monkeypatch: pytest.MonkeyPatch, code: str) -> None:

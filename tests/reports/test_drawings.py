@@ -244,5 +244,6 @@ def test_many_runs_with_structures_make_a_page(tmp_path):
     ]
     write_page(folders, tmp_path / "page.html")
     players = list(pages.parse(tmp_path / "page.html").all("div", kind="player"))
-    assert len(players) == 30
+    assert len(players) == 16
+    assert "14 other runs have structures too." in pages.parse(tmp_path / "page.html").text
     assert not any(list(player.all("img")) for player in players)

@@ -564,7 +564,7 @@ def test_all_groups_and_none_can_be_chosen_at_once(runs, tmp_path, monkeypatch, 
         buttons.find((found) => found.textContent === "{button}").click();
         const boxes = [...document.querySelectorAll("#curves-groups input")];
         document.body.dataset.chosen = boxes.filter((box) => box.checked).length;
-        const lines = "figure:not([hidden]) > svg:not([hidden]) > g:not([hidden]) .mean";
+        const lines = "#curves figure:not([hidden]) > svg:not([hidden]) > g:not([hidden]) .mean";
         document.body.dataset.lines = document.querySelectorAll(lines).length;
         document.body.dataset.none = !document.getElementById("curves-none").hidden;
         """

@@ -31,7 +31,7 @@ def report(
     markdown: Flag = False,
     csv: Flag = False,
 ) -> int:
-    """Write one HTML page about runs: methods, structures, curves, cost, configuration.
+    """Write one HTML page about runs: a verdict, then methods, structures, curves, cost.
 
     Runs that differ in their seed only are one row and one curve with a band. The page holds all it
     needs and opens from disk. `--markdown` and `--csv` print its tables instead of, or beside, a

@@ -84,10 +84,17 @@ def tasks(runs: Sequence[Run]) -> dict[str, dict[str, list[Curve]]]:
     """The runs that end by the clock: by task, then by method, as their titles have them."""
     found: dict[str, dict[str, list[Curve]]] = {}
     for run in runs:
-        task, comma, method = str(run.config.get("title") or "").partition(", ")
-        if comma and isinstance(run.option("training.max_seconds"), int | float):
-            found.setdefault(task, {}).setdefault(method, []).append(curve(run))
+        timed = by_clock(run)
+        if timed is not None:
+            found.setdefault(timed[0], {}).setdefault(timed[1], []).append(curve(run))
     return found
+
+
+def by_clock(run: Run) -> tuple[str, str] | None:
+    """The task and the method in the title of a run that ends by the clock; None of others."""
+    task, comma, method = str(run.config.get("title") or "").partition(", ")
+    timed = comma and isinstance(run.option("training.max_seconds"), int | float)
+    return (task, method) if timed else None
 
 
 def has_tasks(groups: Sequence[Group]) -> bool:

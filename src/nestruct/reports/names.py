@@ -23,6 +23,13 @@ class Naming:
     def data(self, run: Run) -> str | None:
         """What a run's data are called."""
 
+    def task(self, run: Run) -> str | None:
+        """What a run must share with others to be compared, besides data and latent space."""
+
+    def is_aside(self, run: Run) -> bool:
+        """True if a run has other settings than those that its method is compared with."""
+        return False
+
     def goes_on(self, run: Run) -> bool:
         """True if a run starts with what another one learnt."""
         return False
@@ -61,6 +68,17 @@ def data_name(run: Run) -> str:
 def space_name(run: Run) -> str | None:
     """What runs must share for their numbers to be compared: data of one kind, latent space."""
     return ", ".join(filter(None, [data_name(run), structure_name(run)])) or None
+
+
+def task_name(run: Run) -> str | None:
+    """What a run's method is compared on: data, latent space, and what else a naming asks for."""
+    found = (words.task(run) for words in NAMINGS)
+    return ", ".join(filter(None, [space_name(run), *found])) or None
+
+
+def is_aside(run: Run) -> bool:
+    """True if a run has other settings than those that its method is compared with."""
+    return any(words.is_aside(run) for words in NAMINGS)
 
 
 def goes_on(run: Run) -> bool:

@@ -1,48 +1,57 @@
 """Any number of runs as one HTML page: no network, no library, opens from disk.
 
-Everything on the page is as Python wrote it: sentences, tables, drawings. The script
-``assets/page.js`` draws nothing: it sorts tables, chooses which drawings are shown, and plays the
-structures that were found. The page asks the browser to refuse all that is not in it.
+It begins with the verdict: one sentence, one chart. Everything on the page is as Python wrote it:
+sentences, tables, drawings. The script ``assets/page.js`` draws nothing: it sorts tables, opens
+what is folded, chooses which drawings are shown, and plays the structures that were found. The page
+asks the browser to refuse all that is not in it.
 """
 
 import base64
 import hashlib
 import html
-import json
 import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from importlib import resources
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from nestruct.errors import InputError
 from nestruct.files import write_whole
 from nestruct.reports.charts import draw_charts, swatch
+from nestruct.reports.configuration import configurations, environments, run_names
 from nestruct.reports.curves import axes, charts, looks
-from nestruct.reports.groups import REPEAT_KEYS, Group, group_runs, own_title
+from nestruct.reports.groups import Group, group_runs, own_title
 from nestruct.reports.names import method_name, named, space_name
 from nestruct.reports.players import players
-from nestruct.reports.runs import Run, read_runs
+from nestruct.reports.runs import read_runs
 from nestruct.reports.sections import ReportSection, contents
 from nestruct.reports.summary import cost_table, count_repeats, results_table, sentence
-from nestruct.reports.tables import NOTHING, to_html
+from nestruct.reports.tables import to_html
+from nestruct.reports.tasks import Comparison, compare_methods
 from nestruct.reports.trajectories import trajectories
-from nestruct.wording import flatten
+from nestruct.reports.verdict import verdict
 
-# What only one run has: shown with the run, not in the table of environments.
-ORIGIN_KEYS = ("command", "started")
-SENTENCES = 4  # groups that are told at length; of more, the table of methods tells first
+UNFOLDED = 8  # groups: of more, all but the first of what belongs together folds away
 SHOWN = 12  # groups of a latent space whose curves are drawn at first
-UNFOLDED = 8  # groups: of more, tables about single groups and runs fold away
+DRAWN = 48  # groups that have curves; of more, those of the verdict come first
+CHARTS = 6  # that are not folded away
 
 
 class PagePart(NamedTuple):
-    """A part of the page: the name of its anchor, its heading, its HTML."""
+    """A part of the page: the name of its anchor, its heading, its HTML.
+
+    Attributes:
+        name: Of its anchor.
+        heading: Its heading, which stands in the contents too.
+        content: HTML; a part without is left out.
+        folded: What stands beside the heading of a part that is folded away; of others, empty.
+    """
 
     name: str
     heading: str
     content: str
+    folded: str = ""
 
 
 def write_page(
@@ -89,98 +98,128 @@ def style() -> str:
 
 
 def _document(groups: list[Group], title: str, sections: Sequence[ReportSection] | None) -> str:
-    runs = [run for group in groups for run in group.runs]
-    script = _asset("page.js")
-    parts = [part for part in _parts(groups, runs, sections) if part.content]
+    script, compared = _asset("page.js"), compare_methods(groups)
+    parts = [part for part in _parts(groups, compared, sections) if part.content]
     fields = {
         "title": html.escape(title),
         "style": style() + _asset("page.css"),
         "script": script,
         "script_hash": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        "verdict": verdict(compared, groups),
         "sentences": _sentences(groups),
-        "about": _about(len(runs)),
+        "about": _about(sum(len(group.runs) for group in groups)),
         "contents": "".join(f'<a href="#{p.name}">{html.escape(p.heading)}</a> ' for p in parts),
-        "parts": "".join(
-            f'<section id="{part.name}">\n<h2>{html.escape(part.heading)}</h2>\n{part.content}\n'
-            "</section>\n"
-            for part in parts
-        ),
+        "parts": "".join(map(_section, parts)),
     }
     return re.sub(r"\{\{(\w+)\}\}", lambda match: fields[match[1]], _asset("page.html"))
 
 
+def _section(part: PagePart) -> str:
+    head = f"<h2>{html.escape(part.heading)}</h2>"
+    body = f"{head}\n{part.content}"
+    if part.folded:
+        summary = f"<summary>{head}<span>{html.escape(part.folded)}</span></summary>"
+        body = f'<details class="part">{summary}\n{part.content}</details>'
+    return f'<section id="{part.name}">\n{body}\n</section>\n'
+
+
 def _parts(
-    groups: list[Group], runs: Sequence[Run], sections: Sequence[ReportSection] | None
+    groups: list[Group], compared: Comparison | None, sections: Sequence[ReportSection] | None
 ) -> list[PagePart]:
     """All parts of the page in order; those that do not apply are empty."""
-    names = _names(runs)
-    several = len(groups) > 1
+    runs = [run for group in groups for run in group.runs]
+    names, several, many = run_names(runs), len(groups) > 1, len(groups) > UNFOLDED
     structures = PagePart("structures", "Structures as they were learnt", players(groups))
     # Of one group the structures over time show the same as its trajectories, and more.
     paths = trajectories(groups) if several or not structures.content else ""
-    configuration = _matrix("key", {group.label: _config(group) for group in groups})
-    environment = _matrix("environment", _environments(names, runs))
-    fold = len(groups) > UNFOLDED
+    trees = PagePart("trajectories", "Trajectories", paths)
+    sizes = f"{len(groups)} groups", f"{len(runs)} runs"
+    rows, each = sizes if many else ("", "")
+    costs = to_html(cost_table(groups, names)) + environments(runs, names)
     return [
-        PagePart("trajectories", "Trajectories", paths),
-        # Of one group they are what there is to see; of several, methods are compared first.
+        # Of one group they are what there is to see; of many, numbers compare methods better.
         *([] if several else [structures]),
-        *_tables(groups, sections),
-        PagePart("curves", "Curves", _curves(groups)),
+        *([] if many else [trees]),
+        *_tables(groups, sections, many=many),
+        *([trees] if many else []),
+        PagePart("curves", "Curves", _curves(_drawn(groups, compared), groups)),
         *([structures] if several else []),
-        PagePart("results", "Every metric", _folded(to_html(results_table(groups)), fold)),
-        PagePart(
-            "configuration",
-            "Configuration",
-            _folded(configuration, fold) + "".join(map(_run, names, runs)),
-        ),
-        PagePart(
-            "environment",
-            "Environment and cost",
-            _folded(to_html(cost_table(groups, names)), fold) + _folded(environment, fold),
-        ),
+        PagePart("results", "Every metric", to_html(results_table(groups)), rows),
+        PagePart("configuration", "Configuration", configurations(groups, names), rows),
+        PagePart("environment", "Environment and cost", costs, each),
     ]
 
 
-def _tables(groups: list[Group], sections: Sequence[ReportSection] | None) -> list[PagePart]:
-    """The sections that are about some runs: their tables, which fold away below drawings."""
+def _tables(
+    groups: list[Group], sections: Sequence[ReportSection] | None, *, many: bool
+) -> list[PagePart]:
+    """The sections that are about some runs: their tables, which fold away below drawings.
+
+    Of many groups, the first table of a section is not folded away, nor are few drawings.
+    """
     found = []
     for section, content in contents(groups, sections):
         if not content.drawings:
-            found += [PagePart(_anchor(t.title), t.title, to_html(t)) for t in content.tables]
+            for k, table in enumerate(content.tables):
+                folded = f"{len(table.rows)} rows" if many and k else ""
+                found.append(PagePart(_anchor(table.title), table.title, to_html(table), folded))
             continue
         numbers = "".join(
             f"<details><summary>{html.escape(table.title)}: the numbers</summary>{to_html(table)}"
             "</details>"
             for table in content.tables
         )
-        found.append(PagePart(_anchor(section.title), section.title, content.drawings + numbers))
+        figures = content.drawings.count("<figure")
+        folded = f"{figures} charts" if figures > CHARTS else ""
+        drawn = content.drawings + numbers
+        found.append(PagePart(_anchor(section.title), section.title, drawn, folded))
     return found
 
 
-def _curves(groups: list[Group]) -> str:
-    """Every chart, those about how training went folded away."""
-    drawn, its_looks, shown = charts(groups), looks(groups), _shown(groups)
-    figures = draw_charts(drawn, groups, axes(groups), its_looks, shown)
+def _drawn(groups: Sequence[Group], compared: Comparison | None) -> list[Group]:
+    """The groups that have curves: all of them, or those of the verdict and the first others."""
+    told = compared.entries if compared else []
+    first = {id(entry.group) for entry in told} if len(groups) > DRAWN else set[int]()
+    ranked = sorted(groups, key=lambda group: id(group) not in first)[:DRAWN]
+    kept = {id(group) for group in ranked}
+    return [group for group in groups if id(group) in kept]
+
+
+def _curves(drawn: Sequence[Group], groups: Sequence[Group]) -> str:
+    """Charts, those about how training went folded away."""
+    own = {id(group): look for group, look in zip(groups, looks(groups), strict=True)}
+    its_charts, its_looks, shown = charts(drawn), [own[id(group)] for group in drawn], _shown(drawn)
+    figures = draw_charts(its_charts, drawn, axes(drawn), its_looks, shown)
+    found = [(c.main, f) for c, f in zip(its_charts, figures, strict=True) if f]
     main, more = (
-        "".join(figure for chart, figure in zip(drawn, figures, strict=True) if chart.main == first)
-        for first in (True, False)
+        [figure for is_main, figure in found if is_main == first] for first in (True, False)
     )
-    if not (main or more):
+    if not found:
         return ""
     legend = "".join(
         f'<span data-group="{k}"{" hidden" * (k not in shown)}>{swatch(its_looks[k])}'
         f"{html.escape(group.label)} ({count_repeats(group)})</span>"
-        for k, group in enumerate(groups)
+        for k, group in enumerate(drawn)
     )
-    legend = f'<div class="legend" id="curves-legend">{legend}</div>' if len(groups) > 1 else ""
-    folded = f'<div class="charts">{more}</div>'
+    left_out = len(groups) - len(drawn)
+    note = f"{left_out} of {len(groups)} groups have no curve here; the tables have them all."
     return (
-        f'<div class="controls" id="curves-controls"></div>{legend}'
-        '<p class="note" id="curves-none" hidden>Nothing to draw with these choices.</p>'
-        f'<div class="charts" id="curves-main">{main}</div>'
-        + (f"<details><summary>How training went</summary>{folded}</details>" if more else "")
+        '<div class="controls" id="curves-controls"></div>'
+        + (f'<div class="legend" id="curves-legend">{legend}</div>' if len(drawn) > 1 else "")
+        + (f'<p class="note">{note}</p>' if left_out else "")
+        + '<p class="note" id="curves-none" hidden>Nothing to draw with these choices.</p>'
+        f'<div id="curves-main"><div class="charts">{"".join(main[:CHARTS])}</div>'
+        + _folded(f"{len(main) - CHARTS} more charts", main[CHARTS:])
+        + "</div>"
+        + _folded("How training went", more)
     )
+
+
+def _folded(summary: str, figures: Sequence[str]) -> str:
+    if not figures:
+        return ""
+    charts = f'<div class="charts">{"".join(figures)}</div>'
+    return f"<details><summary>{summary}</summary>{charts}</details>"
 
 
 def _shown(groups: Sequence[Group]) -> list[int]:
@@ -209,84 +248,22 @@ def _anchor(title: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
 
 
-def _folded(content: str, fold: bool) -> str:
-    return f"<details><summary>Show</summary>{content}</details>" if fold and content else content
-
-
 def _asset(name: str) -> str:
     return (resources.files("nestruct.reports") / "assets" / name).read_text(encoding="utf-8")
 
 
 def _sentences(groups: Sequence[Group]) -> str:
-    lines = []
-    for group in groups:
-        label = f"<b>{html.escape(group.label)}</b>" if len(groups) > 1 else ""
-        lines.append(f'<p class="sentence">{label}{html.escape(sentence(group))}</p>')
-    if len(lines) <= SENTENCES:
-        return "".join(lines)
-    told = f"<details><summary>Each of {len(lines)} groups in a sentence</summary>"
-    return f'{told}<div class="sentences-many">{"".join(lines)}</div></details>'
+    """What each group came to and cost; of several, folded away."""
+    if len(groups) == 1:
+        return f'<p class="sentence">{html.escape(sentence(groups[0]))}</p>'
+    lines = [
+        f'<p class="sentence"><b>{html.escape(group.label)}</b>{html.escape(sentence(group))}</p>'
+        for group in groups
+    ]
+    told = f"Each of {len(lines)} groups in a sentence, with its cost"
+    return f"<details><summary>{told}</summary>{''.join(lines)}</details>"
 
 
 def _about(num_runs: int) -> str:
     when = f"{datetime.now():%d %B %Y, %H:%M}".lstrip("0")
-    return (
-        f"{num_runs} run{'s' * (num_runs > 1)}, page made on {when}. From the first evaluation to "
-        "the one whose model was kept, on validation data unless another is named."
-    )
-
-
-def _config(group: Group) -> dict[str, Any]:
-    """The configuration of a group, with all seeds and devices that its runs had."""
-    config = dict(group.runs[0].config)
-    for key in REPEAT_KEYS & set(config):
-        config[key] = ", ".join(dict.fromkeys(str(run.config.get(key)) for run in group.runs))
-    return config
-
-
-def _environments(names: Sequence[str], runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
-    """What runs ran on, under the names of all that ran on the same."""
-    found: dict[str, list[str]] = {}
-    for name, run in zip(names, runs, strict=True):
-        same = {key: value for key, value in run.environment.items() if key not in ORIGIN_KEYS}
-        found.setdefault(json.dumps(same), []).append(name)
-    return {", ".join(members): json.loads(text) for text, members in found.items()}
-
-
-def _matrix(heading: str, tables: dict[str, dict[str, Any]]) -> str:
-    """Keys against columns, with a mark where a key is not the same everywhere."""
-    flat = [flatten(table) for table in tables.values()]
-    rows = []
-    for key in dict.fromkeys(key for table in flat for key in table):
-        values = [
-            v if isinstance(v := table.get(key, ""), str) else json.dumps(v, default=str)
-            for table in flat
-        ]
-        differs = len(set(values)) > 1
-        name = html.escape(f"≠ {key}" if differs else key)
-        cells = "".join(f"<td>{html.escape(value) or NOTHING}</td>" for value in values)
-        mark = ' class="differs"' if differs else ""
-        rows.append(f'<tr{mark}><td class="first">{name}</td>{cells}</tr>\n')
-    if not rows:
-        return ""
-    heads = "".join(f'<th scope="col">{html.escape(label)}</th>' for label in tables)
-    head = f'<tr class="head"><th>{heading}</th>{heads}</tr>' if len(tables) > 1 else ""
-    table = f'<table class="text"><thead>{head}</thead><tbody>\n{"".join(rows)}</tbody></table>'
-    return f'<div class="matrix"><div class="scroll">{table}</div></div>'
-
-
-def _run(name: str, run: Run) -> str:
-    """A run's configuration as written, under how and when it was started."""
-    lines = [f"# {key}: {run.environment[key]}\n" for key in ORIGIN_KEYS if key in run.environment]
-    text = html.escape("".join(lines) + run.config_text)
-    summary = html.escape(f"{name}: config.toml ({run.state})")
-    return f"<details><summary>{summary}</summary><pre>{text}</pre></details>\n"
-
-
-def _names(runs: Sequence[Run]) -> list[str]:
-    """Folder names, with as many parents as it takes to tell them apart."""
-    for depth in range(1, 9):
-        names = ["/".join(run.path.parts[-depth:]) for run in runs]
-        if len(set(names)) == len(names):
-            return names
-    return [str(run.path) for run in runs]
+    return f"{num_runs} run{'s' * (num_runs > 1)}, page made on {when}."

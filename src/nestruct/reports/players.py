@@ -19,19 +19,26 @@ from nestruct.reports.shapes import Shape, draw_arcs, draw_cells, drawing, panel
 
 # Most runs; then, of one run and of all together, most evaluations, examples, and evaluations that
 # show the model itself.
-PLAYERS = 40
+PLAYERS = 16
 FRAMES, ALL_FRAMES = 60, 600
-EXAMPLES, ALL_EXAMPLES = 12, 120
-MODELS, ALL_MODELS = 12, 48
+EXAMPLES, ALL_EXAMPLES = 12, 48
+MODELS, ALL_MODELS = 12, 32
 LONG = 11  # arcs: a sentence with more gets the page's whole width
 
 
 def players(groups: Sequence[Group]) -> str:
     """One player for each run that noted structures, the first one shown; empty where none did."""
-    runs = [(group, run) for group in groups for run in group.runs if run.scene and run.frames]
+    with_frames = ([run for run in group.runs if run.scene and run.frames] for group in groups)
+    runs = [
+        (k, group, run)
+        for group, members in zip(groups, with_frames, strict=True)
+        for k, run in enumerate(members)
+    ]
+    if len(runs) > PLAYERS:  # one run of each group, then the second ones
+        runs.sort(key=lambda item: item[0])
     left_out, num_runs = len(runs) - PLAYERS, min(len(runs), PLAYERS)
     drawn: list[str] = []
-    for group, run in runs[:PLAYERS]:
+    for _, group, run in runs[:PLAYERS]:
         name = run.path.name if run.seed is None else f"seed {run.seed}"
         with drawing(run):
             drawn.append(_player(run, f"{group.label}: {name}", num_runs, hidden=bool(drawn)))

@@ -18,7 +18,7 @@ def sentence(group: Group) -> str:
     """What one group of runs came to on validation data, in plain words."""
     runs, repeats = group.runs, count_repeats(group)
     metrics = metric_names(record for run in runs for record in run.validation)
-    metric = _headline(metrics)
+    metric = headline(metrics)
     first, best, test = (
         _mean(run.value(when, metric) for run in runs) for when in ("first", "best", "test")
     )
@@ -97,8 +97,8 @@ def cost_table(groups: list[Group], names: list[str]) -> Table:
     return Table("Cost of each run", columns, rows, notes)
 
 
-def _headline(metrics: list[str]) -> str:
-    """The metric that a sentence is about: a headline, else a share, else the loss, else any."""
+def headline(metrics: list[str]) -> str:
+    """The metric that runs are told by: a headline, else a share, else the loss, else any."""
     known = [name for name, metric in METRICS.items() if metric.headline]
     shares = [name for name in metrics if find_metric(name).percent]
     return next((name for name in [*known, *shares, "loss", *metrics] if name in metrics), "")

@@ -12,6 +12,7 @@ from statistics import fmean, stdev
 from nestruct.wording import number
 
 NOTHING = "\N{EN DASH}"  # what an empty cell shows
+TALL = 16  # rows: a table with more scrolls by itself
 # A cell that starts like this is computed by spreadsheets, some of which part cells at semicolons.
 _FORMULA = re.compile(r"(^|[;|])(?=\s*[=+\-@\uff1d\uff0b\uff0d\uff20])")
 _MARKUP = re.compile(r"[\\\[\]`]")  # of Markdown: links, images, code
@@ -94,9 +95,11 @@ def to_html(table: Table) -> str:
     rows = "".join(f"<tr>{''.join(map(_td, row, sides))}</tr>\n" for row in table.rows)
     label = html.escape(table.title)
     notes = f'<p class="note">{html.escape(" ".join(table.notes))}</p>' if table.notes else ""
+    tall = " tall" * (len(table.rows) > TALL)
     return (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{label}">'
-        f'<table class="sortable"><thead>{above}<tr>{heads}</tr></thead>\n'
+        f'<div class="scroll{tall}" tabindex="0" role="region" aria-label="{label}">'
+        f'<table class="sortable" style="--columns:{len(table.columns)}">'
+        f"<thead>{above}<tr>{heads}</tr></thead>\n"
         f"<tbody>\n{rows}</tbody></table></div>{notes}"
     )
 

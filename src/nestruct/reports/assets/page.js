@@ -165,8 +165,36 @@ function sortTables() {
   }
 }
 
+// Says above a table that there is more of it than is seen.
+function hintAtMore() {
+  for (const box of all(".scroll")) {
+    const hint = html("p", { class: "hint", hidden: "" });
+    box.before(hint);
+    const look = () => {
+      const across = box.scrollWidth > box.clientWidth + 2, down = box.scrollHeight > box.clientHeight + 2;
+      hint.hidden = !(across || down);
+      hint.textContent = `scroll for more ${[across && "columns →", down && "rows ↓"].filter(Boolean).join(" and ")}`;
+    };
+    new ResizeObserver(look).observe(box);
+  }
+}
+
+// ---------------------------------------------------------------- contents
+
+// What the address names is unfolded; a browser opens what is around it, not what is in it.
+function unfoldTarget() {
+  const open = () => {
+    const part = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    const folded = part && part.querySelector(":scope > details.part");
+    if (folded) folded.open = true;
+  };
+  addEventListener("hashchange", open);
+  all("nav a").forEach((link) => link.addEventListener("click", () => setTimeout(open)));
+  open();
+}
+
 // One part that fails must not take the others with it; the console still hears of it.
-for (const start of [playStructures, chooseCurves, sortTables]) {
+for (const start of [playStructures, chooseCurves, sortTables, hintAtMore, unfoldTarget]) {
   try {
     start();
   } catch (error) {

@@ -1,17 +1,16 @@
 """Our runs in the form of a published table, its numbers beside ours, and what each cell cost."""
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 from nestruct.reports.groups import Group
 from nestruct.reports.methods import COST_NAMES, cost_cell, untrained
-from nestruct.reports.metrics import find_metric
 from nestruct.reports.paper.published import Baseline, PublishedTable, Row
 from nestruct.reports.runs import Run
 from nestruct.reports.summary import references
 from nestruct.reports.tables import Cell, Table, spread
+from nestruct.reports.tasks import best_of
 
 SETTINGS = {
     "model.freeze_decoder False": "decoder trained too",
@@ -71,16 +70,7 @@ def chosen(
         and table.place(group.runs[0]) == column
         and table.differing(group.runs[0]) == differing
     ]
-    sign = 1 if find_metric(metric).better == "higher" else -1
-
-    def worth(group: Group) -> tuple[int, float, float]:
-        best = spread([run.value("best", metric) for run in group.runs]).value
-        tested = sum(run.value("test", metric) is not None for run in group.runs)
-        rate = group.runs[0].option("optimizer.lr")
-        rate = -rate if isinstance(rate, int | float) else 0.0
-        return tested, -math.inf if best is None else sign * best, rate
-
-    return max(found, key=worth, default=None)
+    return best_of(found, metric)
 
 
 def variants(

@@ -117,6 +117,10 @@ class PublishedTable:
         column = self.stand_in if value is None else str(value)
         return column if column in self.columns else None
 
+    def has_task(self, run: Run) -> bool:
+        """True if a run has the table's data and model, whatever its method and column."""
+        return _agrees(run, "data", self.data) and _agrees(run, "model", self.model)
+
     def row(self, run: Run) -> Row | None:
         """The row that a run belongs to; None where its task or its method is another.
 
@@ -124,7 +128,7 @@ class PublishedTable:
         """
         if isinstance(run.option("training.max_seconds"), int | float):
             return None
-        if not (_agrees(run, "data", self.data) and _agrees(run, "model", self.model)):
+        if not self.has_task(run):
             return None
         column = self.place(run)
         if column is None:
@@ -240,6 +244,20 @@ class PaperWords(Naming):
     def data(self, run: Run) -> str | None:
         """The two treebanks."""
         return pair_name(run)
+
+    def task(self, run: Run) -> str | None:
+        """The size of the model, where columns are sizes."""
+        for table in published_tables():
+            column = table.place(run)
+            if table.column == "model.hidden_size" and column and table.has_task(run):
+                return f"{table.columns[column]} parameters"
+        return None
+
+    def is_aside(self, run: Run) -> bool:
+        """True of runs that stand beside their table, and of a decoder's own phase."""
+        if run.option("model.objective") == "decoder":
+            return True
+        return any(table.differing(run) for table in published_tables() if table.row(run))
 
     def goes_on(self, run: Run) -> bool:
         """True of the later phases of a parser."""
