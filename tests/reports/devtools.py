@@ -149,7 +149,7 @@ def browser(program: str) -> Iterator[Browser]:
         try:
             yield Browser(receive, send)
         finally:
+            os.write(send, b'{"id": 0, "method": "Browser.close"}\0')
+            process.wait(20)
             os.close(send)
             os.close(receive)
-            process.terminate()
-            process.wait(20)
