@@ -137,7 +137,8 @@ class Browser:
 def browser(program: str) -> Iterator[Browser]:
     """Starts a browser; it reads commands from descriptor 3 and answers on 4."""
     (read, send), (receive, write) = os.pipe(), os.pipe()
-    with TemporaryDirectory(prefix="nestruct-browser-") as profile:
+    # Its last child may still write to the profile while that is removed.
+    with TemporaryDirectory(prefix="nestruct-browser-", ignore_cleanup_errors=True) as profile:
         shell = f'exec "$0" "$@" 3<&{read} 4>&{write}'
         command = ["bash", "-c", shell, program, *FLAGS.split(), f"--user-data-dir={profile}"]
         process = subprocess.Popen(
@@ -148,7 +149,7 @@ def browser(program: str) -> Iterator[Browser]:
         try:
             yield Browser(receive, send)
         finally:
+            os.write(send, b'{"id": 0, "method": "Browser.close"}\0')
+            process.wait(20)
             os.close(send)
             os.close(receive)
-            process.terminate()
-            process.wait(20)

@@ -105,10 +105,7 @@ def _side_by_side(
         rows.append(f'<tr{mark}><td class="first">{name}</td>{cells}</tr>\n')
     heads = "".join(f'<th scope="col">{html.escape(label)}</th>' for label in flat)
     head = f'<tr class="head"><th>{heading}</th>{heads}</tr>' if len(flat) > 1 else ""
-    table = (
-        f'<table class="text" style="--columns:{len(flat) + 1}"><thead>{head}</thead><tbody>\n'
-        f"{''.join(rows)}</tbody></table>"
-    )
+    table = f'<table class="text"><thead>{head}</thead><tbody>\n{"".join(rows)}</tbody></table>'
     return f'<div class="matrix"><div class="scroll">{table}</div></div>'
 
 

@@ -13,6 +13,8 @@ from nestruct.wording import number
 
 NOTHING = "\N{EN DASH}"  # what an empty cell shows
 TALL = 16  # rows: a table with more scrolls by itself
+DENSE = 260  # letters across: on paper, cells of a wider table are broken anywhere
+LONG = 32  # letters of a cell: longer ones stand on several lines
 # A cell that starts like this is computed by spreadsheets, some of which part cells at semicolons.
 _FORMULA = re.compile(r"(^|[;|])(?=\s*[=+\-@\uff1d\uff0b\uff0d\uff20])")
 _MARKUP = re.compile(r"[\\\[\]`]")  # of Markdown: links, images, code
@@ -95,13 +97,22 @@ def to_html(table: Table) -> str:
     rows = "".join(f"<tr>{''.join(map(_td, row, sides))}</tr>\n" for row in table.rows)
     label = html.escape(table.title)
     notes = f'<p class="note">{html.escape(" ".join(table.notes))}</p>' if table.notes else ""
-    tall = " tall" * (len(table.rows) > TALL)
+    tall, letters = " tall" * (len(table.rows) > TALL), _letters(table)
     return (
         f'<div class="scroll{tall}" tabindex="0" role="region" aria-label="{label}">'
-        f'<table class="sortable" style="--columns:{len(table.columns)}">'
+        f'<table class="sortable{" dense" * (letters > DENSE)}" style="--letters:{letters}">'
         f"<thead>{above}<tr>{heads}</tr></thead>\n"
         f"<tbody>\n{rows}</tbody></table></div>{notes}"
     )
+
+
+def _letters(table: Table) -> int:
+    """How wide a table is: paper has its letters as small as that needs."""
+    widths = [max(map(len, label.split()), default=1) for _, label in table.columns]
+    for row in table.rows:
+        sizes = (min(len(cell.text), LONG) for cell in row)
+        widths = [max(width, size) for width, size in zip(widths, sizes, strict=True)]
+    return sum(widths) + 2 * len(widths)
 
 
 def to_markdown(table: Table) -> str:
@@ -148,7 +159,7 @@ def _more(cell: Cell) -> dict[str, float]:
 
 
 def _td(cell: Cell, side: str) -> str:
-    side = ' class="first long"' if len(cell.text) > 32 else side
+    side = ' class="first long"' if len(cell.text) > LONG else side
     value = "" if cell.value is None else f' data-value="{_value(cell.value)}"'
     text = html.escape(cell.text) or NOTHING
     return f"<td{side}{value}>{f'<b>{text}</b>' if cell.best else text}</td>"
