@@ -18,6 +18,7 @@ OTHERS = {
         "model_hooks",
         "numbers",
         "processes",
+        "rank_one",
         "sizes",
         "strangers",
     ),  # of a whole room
