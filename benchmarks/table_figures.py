@@ -58,6 +58,7 @@ def draw(folder: Path) -> None:
     figures |= {"bound": _bounds(appendix), "objective": _objective(appendix)}
     figures |= {"prototypes": _prototypes(), "sizes": _sizes(table, read_json("table3-revival"))}
     _save(_gains(read_json("table2")), folder / "parsing-gains.png")
+    _save(_cosines(read_json("estimate-cosine-cpu")), folder / "million-members-cosine.png")
     budgets = {"subset-dvae": budget_figures.subset_curves(read_json("subset-dvae"))}
     board = read_json("scoreboard")
     if scoreboard.tasks(board):
@@ -349,4 +350,25 @@ def _snes(data: Data) -> Any:
     axis.set(xlabel="evaluations of a member's loss, millions", ylim=(-300, -228))
     axis.set_ylabel("true ELBO on validation, nats")
     axis.legend(frameon=False, fontsize=8)
+    return figure
+
+
+def _cosines(data: Data) -> Any:
+    """One estimate against the number of members: measured, and by the formula."""
+    figure, axis = plt.subplots(figsize=(6.4, 4), layout="constrained")
+    stages = list(dict.fromkeys(row["stage"] for row in data["rows"]))
+    for stage, colour in zip(stages, (BLUE, ORANGE, GREEN), strict=False):
+        rows = [row for row in data["rows"] if row["stage"] == stage]
+        members = [row["population"] for row in rows]
+        label = stage if "sigma" in stage else f"{stage}, sigma {rows[0]['sigma']}"
+        axis.plot(members, [row["predicted"] for row in rows], color=colour, label=label)
+        axis.plot(members, [row["none"]["cosine"] for row in rows], "o", color=colour)
+        axis.plot(members, [row["none"]["to_exact"] for row in rows], "x", color=colour)
+    for mark, name in (("k-", "the formula"), ("ko", "measured"), ("kx", "to the exact gradient")):
+        axis.plot([], [], mark, label=name)
+    axis.set(xscale="log", yscale="log", ylim=(0.002, 1.1), xlabel="members of one example each")
+    axis.set_ylabel("cosine of one estimate to its mean")
+    axis.legend(frameon=False, fontsize=8)
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.grid(alpha=0.25)
     return figure

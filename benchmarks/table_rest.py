@@ -199,3 +199,22 @@ def relational_table(data: Data) -> str:
     keys = ("plain_ms", "fused_ms", "floor_ms")
     lines = [[line["case"], *(say(line[key]) for key in keys)] for line in data["rows"]]
     return numeric(["one step", "plain (TF32)", "fused", "floor of the arithmetic"], lines)
+
+
+def cosine_table(data: Data) -> str:
+    """One estimate's cosine to its mean at every tenfold N: measured, and by the formula."""
+    stages: dict[str, list[Data]] = {}
+    for row in data["rows"]:
+        stages.setdefault(f"{row['stage'].split(',')[0]}, sigma {row['sigma']}", []).append(row)
+    lines = [["members", *stages]]
+    populations = sorted({row["population"] for row in data["rows"]})
+    for population in (n for n in populations if str(n).rstrip("0") == "1"):
+        found = [{r["population"]: r for r in rows}.get(population) for rows in stages.values()]
+        cells = (f"{r['none']['cosine']:.3f} ({r['predicted']:.3f})" if r else "" for r in found)
+        lines.append([f"{population:,}", *cells])
+    firsts = [rows[0] for rows in stages.values()]
+    lines.append(["V", *(f"{r['V']:,.0f} ± {r['V_error']:,.0f}" for r in firsts)])
+    lines.append(["squared length of the mean", *(f"{r['mean_square']:,.0f}" for r in firsts)])
+    limits = (f"{r['cosine_of_mean_to_exact']:.2f}" for r in firsts)
+    lines.append(["cosine of the mean to the exact gradient", *limits])
+    return numeric(lines[0], lines[1:])

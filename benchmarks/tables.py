@@ -68,6 +68,7 @@ TABLES: dict[str, tuple[Callable[..., str], tuple[str, ...]]] = {
     "solvers": (table_solvers.main_table, ("solvers-cpu",)),
     "figure2-cpu": (table_rest.scaling_table, ("scaling-cpu",)),
     "figure2-cuda": (table_rest.scaling_table, ("scaling-cuda",)),
+    "estimate-cosine": (table_rest.cosine_table, ("estimate-cosine-cpu",)),
     "demo": (table_rest.demo_table, ("demo",)),
     "relational-step": (table_rest.relational_table, ("relational-step-h200",)),
     "processes": (table_rest.processes_table, ("scaling-processes-cpu",)),

@@ -58,7 +58,7 @@ class NES(Estimator):
         num_samples: Draws of the structure per example and member (the inner expectation).
         directions: ``gaussian`` or ``rademacher``, a number for each parameter; or ``rank1``: a
             matrix's direction is an outer product of two vectors, so that populations of a million
-            members share one product per layer. See the page "A million members".
+            members share one product per layer. See the page "NES with a million members".
         factors: How the numbers of ``rank1`` are drawn: ``rademacher``, or ``gaussian``, which
             smooths losses with steps.
         sigma_rule: ``constant``, or ``fan_in``: each weight's sigma is divided by the root of how
