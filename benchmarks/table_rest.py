@@ -3,7 +3,17 @@
 from collections.abc import Sequence
 from statistics import median
 
-from table_data import Data, archived, configurations, entry, numeric, runs_named, summary, table
+from table_data import (
+    Data,
+    archived,
+    configurations,
+    entry,
+    numeric,
+    plain,
+    runs_named,
+    summary,
+    table,
+)
 
 from nestruct.benches.scaling_summary import step_seconds
 
@@ -173,3 +183,15 @@ def relational_table(data: Data) -> str:
     keys = ("plain_ms", "fused_ms", "floor_ms")
     lines = [[line["case"], *(say(line[key]) for key in keys)] for line in data["rows"]]
     return numeric(["one step", "plain (TF32)", "fused", "floor of the arithmetic"], lines)
+
+
+def layer_table(data: Data) -> str:
+    """What a layer takes, ours beside the other side of each comparison."""
+    lines = []
+    for row in data["rows"]:
+        (ours, mine), (other, theirs) = row["milliseconds"].items()
+        low, high = row["quartiles"]
+        ratio = f"{row['ratio']:.2f} ({low:.2f} to {high:.2f})"
+        sides = [f"{name} {ms:.3f}" for name, ms in ((ours, mine), (other, theirs))]
+        lines.append([row["comparison"], row["batch"], *sides, ratio])
+    return plain(["comparison", "batch", "one side, ms", "other side, ms", "ratio"], lines)
