@@ -1,9 +1,10 @@
-"""Figures of methods against what they spend: of the subset VAE, and of the scoreboard."""
+"""Figures of methods beside one another: of the subset VAE, the scoreboard, and the grid paths."""
 
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
+import grid_path
 import matplotlib.pyplot as plt
 import scoreboard
 from table_data import Data
@@ -40,6 +41,25 @@ def task_curves(data: Data) -> Any:
         _draw(axis, methods, "seconds")
         axis.set_title(task, fontsize=10)
     return _with_legend(figure, axes[0])
+
+
+def regrets(data: Data) -> Any:
+    """Our best row less PyEPO's for each setting of the data, in percent of PyEPO's regret."""
+    figure, axis = plt.subplots(figsize=(9, 3.6), layout="constrained")
+    names = []
+    for place, (setting, ours, theirs, mean, error) in enumerate(grid_path.compared(data)):
+        whole = fmean(theirs["test"]) or 1.0
+        same = ours["method"] == theirs["method"] == "least squares"
+        axis.errorbar(
+            place, 100 * mean / whole, 100 * error / whole, fmt="o", color="C7" if same else "C0"
+        )
+        count, noise, degree = setting
+        names.append(f"{count:,}\n{noise:g}\n{degree}")
+    axis.axhline(0, color="0.5", linewidth=1)
+    axis.set_xticks(range(len(names)), names, fontsize=8)
+    axis.set_xlabel("examples, noise, degree")
+    axis.set_ylabel("our best row less PyEPO's,\n% of its regret")
+    return figure
 
 
 def _draw(axis: Any, methods: Mapping[str, Sequence[Curve]], kind: str) -> None:

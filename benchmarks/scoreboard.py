@@ -77,7 +77,9 @@ def _table(data: Data, make: Callable[[Mapping[str, Mapping[str, Sequence[Curve]
     text = to_markdown(make(curves)).partition("\n\n")[2]  # without its title
     if not missing:
         return text
-    return f"{text}\nNot run yet: {'; '.join(f'{method} ({task})' for method, task in missing)}.\n"
+    whole = dict.fromkeys(task for _, task in missing if task not in curves)
+    rest = (f"{method} ({task})" for method, task in missing if task in curves)
+    return f"{text}\nNot run yet: {'; '.join((*whole, *rest))}.\n"
 
 
 def _nothing(data: Data) -> str:

@@ -63,6 +63,7 @@ def draw(folder: Path) -> None:
     board = read_json("scoreboard")
     if scoreboard.tasks(board):
         budgets["scoreboard"] = budget_figures.task_curves(board)
+    budgets["grid-path"] = budget_figures.regrets(read_json("grid-path"))
     for name, figure in budgets.items():
         _save(figure, folder / f"{name}.png")
     for name, figure in (figures | {"snes": _snes(table)}).items():

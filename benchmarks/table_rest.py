@@ -3,7 +3,17 @@
 from collections.abc import Sequence
 from statistics import median
 
-from table_data import Data, archived, configurations, entry, numeric, runs_named, summary, table
+from table_data import (
+    Data,
+    archived,
+    configurations,
+    entry,
+    numeric,
+    plain,
+    runs_named,
+    summary,
+    table,
+)
 
 from nestruct.benches.scaling_summary import step_seconds
 from nestruct.data import GraphLayout
@@ -218,3 +228,15 @@ def cosine_table(data: Data) -> str:
     limits = (f"{r['cosine_of_mean_to_exact']:.2f}" for r in firsts)
     lines.append(["cosine of the mean to the exact gradient", *limits])
     return numeric(lines[0], lines[1:])
+
+
+def layer_table(data: Data) -> str:
+    """What a layer takes, ours beside the other side of each comparison."""
+    lines = []
+    for row in data["rows"]:
+        (ours, mine), (other, theirs) = row["milliseconds"].items()
+        low, high = row["quartiles"]
+        ratio = f"{row['ratio']:.2f} ({low:.2f} to {high:.2f})"
+        sides = [f"{name} {ms:.3f}" for name, ms in ((ours, mine), (other, theirs))]
+        lines.append([row["comparison"], row["batch"], *sides, ratio])
+    return plain(["comparison", "batch", "one side, ms", "other side, ms", "ratio"], lines)

@@ -13,6 +13,7 @@ import re
 import sys
 from collections.abc import Callable
 
+import grid_path
 import projection
 import scoreboard
 import subset_dvae
@@ -63,6 +64,10 @@ TABLES: dict[str, tuple[Callable[..., str], tuple[str, ...]]] = {
     "gaps": (table3.gap_table, tuple(f"gap-{sigma}" for sigma in table3.SIGMAS)),
     "subset-dvae": (subset_dvae.main_table, ("subset-dvae",)),
     "listops": (table_listops.main_table, ("listops",)),
+    "grid-path": (grid_path.main_table, ("grid-path",)),
+    "grid-path-all": (grid_path.all_table, ("grid-path",)),
+    "grid-path-step": (grid_path.step_table, ("grid-path-step",)),
+    "layer-speed": (table_rest.layer_table, ("layer-speed",)),
     "scoreboard": (scoreboard.main_table, ("scoreboard",)),
     "scoreboard-cost": (scoreboard.cost_table, ("scoreboard",)),
     "solvers": (table_solvers.main_table, ("solvers-cpu",)),

@@ -139,6 +139,19 @@ def test_what_table_1_says_of_starts_without_the_pull():
     assert starts["f1_sample"]["bad"][1] < 0.4 < 0.86 < starts["f1_sample"]["good"][0]
 
 
+def test_the_grid_paths_are_those_of_the_lines(tables):
+    grid_path, data = import_module("grid_path"), read("grid-path")
+    text = (RESULTS / "grid-path.json").read_text(encoding="utf-8")
+    assert tables.to_text(grid_path.collect()) == text
+    assert all(re.fullmatch("[0-9a-f]{7}", commit) for commit in data["commits"])
+    assert {len(row["test"]) for row in data["rows"]} == {data["seeds"]} == {10}
+    assert len(grid_path.settings(data)) == 16
+    page = (DOCS / "grid-path.md").read_text(encoding="utf-8")
+    told = grid_path.summary(data)
+    assert told["ahead"] + told["equal"] <= told["settings"]
+    assert f"ahead in {told['ahead']} of 16" in page
+
+
 @pytest.mark.parametrize("name", ["scaling-cpu", "scaling-cuda"])
 def test_figure_2_names_its_commits_and_its_cost(name):
     data = read(name)
