@@ -213,7 +213,10 @@ def measure(args: argparse.Namespace) -> None:
     for method, times in found.items():
         print(method, {name: round(statistics.median(ms), 3) for name, ms in times.items()})
     if args.json:
-        told: dict[str, Any] = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "cores": os.cpu_count()}
+        told: dict[str, Any] = {
+            "date": datetime.now(UTC).isoformat(timespec="seconds"),
+            "cores": os.cpu_count(),
+        }
         told |= versions() | {"load_at_the_start": load, "batch": BATCH, "seconds_are": "of a core"}
         args.json.write_text(json.dumps(told | {"ms": found}, indent=1) + "\n")
 
