@@ -165,6 +165,7 @@ class Purpose(IntEnum):
     STARTS = 8  # trial trainings
     TREEBANK_SPLIT = 9
     MADE_UP_VECTORS = 10
+    STRATA = 11  # where in its stratum a direction lies
 
 
 def derive_seed(*values: int) -> int:

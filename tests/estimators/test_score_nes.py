@@ -25,12 +25,16 @@ def smoothed_gradients(model, batch, sigma: float, blocks: int) -> torch.Tensor:
     return torch.stack([torch.cat([g.flatten() for g in gradient]) for gradient in gradients])
 
 
-@pytest.mark.parametrize("sigma", [0.5, 2.0])
-@pytest.mark.parametrize("structure", STRUCTURES, ids=repr)
-def test_its_mean_is_the_gradient_of_the_smoothed_loss(structure, sigma):
+CASES = [(s, sigma, "mirrored") for s in STRUCTURES for sigma in (0.5, 2.0)]
+
+
+@pytest.mark.parametrize(
+    ("structure", "sigma", "directions"), [*CASES, (STRUCTURES[1], 1.0, "latin")], ids=str
+)
+def test_its_mean_is_the_gradient_of_the_smoothed_loss(structure, sigma, directions):
     model, batch = toys.vae(structure), toys.bits(3, 6)
     truths = smoothed_gradients(model, batch, sigma, blocks=20)
-    estimator = ScoreNES(num_pairs=20, sigma=sigma)
+    estimator = ScoreNES(num_pairs=20, sigma=sigma, directions=directions)
     trials = []
     for step in range(250):
         estimator.backward(model, batch, seed=0, step=step)
@@ -46,6 +50,23 @@ def test_its_mean_is_the_gradient_of_the_smoothed_loss(structure, sigma):
     size = sum(p.numel() for p in model.encoder.parameters())
     cosine = torch.nn.functional.cosine_similarity(found.mean(0)[:size], expected[:size], dim=0)
     assert cosine > 0.9
+
+
+def test_stratified_directions_have_less_variance():
+    model, batch = toys.vae(nestruct.KSubset(6, 2)), toys.bits(4, 6, seed=3)
+    found = {}
+    for directions in ("mirrored", "latin"):
+        estimator = ScoreNES(num_pairs=8, gumbel="none", directions=directions)
+        trials = []
+        for step in range(300):
+            report = estimator.backward(model, batch, seed=0, step=step)
+            trials.append(toys.gradient(model))
+        assert report.num_decoded == 16 * len(batch)
+        found[directions] = torch.stack(trials)
+    variances = {name: trials.var(0).sum() for name, trials in found.items()}
+    assert variances["latin"] < 0.9 * variances["mirrored"]
+    apart = found["latin"].mean(0) - found["mirrored"].mean(0)
+    assert apart.square().sum() < 3 * sum(variances.values()) / 300
 
 
 def test_without_gumbel_noise_two_categories_are_a_probit():
@@ -99,7 +120,13 @@ def test_all_structures_are_decoded_in_one_call():
 
 @pytest.mark.parametrize(
     "options",
-    [{"num_pairs": 0}, {"sigma": 0.0}, {"sigma": float("nan")}, {"gumbel": "shared"}],
+    [
+        {"num_pairs": 0},
+        {"sigma": 0.0},
+        {"sigma": float("nan")},
+        {"gumbel": "shared"},
+        {"directions": "sobol"},
+    ],
     ids=str,
 )
 def test_bad_options(options):
