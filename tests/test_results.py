@@ -62,7 +62,7 @@ def test_the_figures_are_drawn_from_the_json(tables, tmp_path):
     pytest.importorskip("matplotlib")
     import_module("table_figures").draw(tmp_path)
     drawn = sorted(path.name for path in tmp_path.iterdir())
-    assert len(drawn) == 14 + bool(read("scoreboard")["archives"])
+    assert len(drawn) == 15 + bool(read("scoreboard")["archives"])
     for name in drawn:
         assert (tmp_path / name).read_bytes().startswith((b"\x89PNG", b"<svg"))
         assert (DOCS / "figures" / name).is_file()

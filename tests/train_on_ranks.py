@@ -41,7 +41,7 @@ PATH_METHODS: tuple[str, ...] = (
     "reinforce",
     "score-nes",
 )
-PATH_METHODS += ("spo-plus", "structure-nes", "two-stage")
+PATH_METHODS += ("soft-spo-plus", "spo-plus", "structure-nes", "two-stage")
 LIST_METHODS = ("no-tree", "sst", "structure-nes", "tiny", "true-tree")
 PATHS = ("data.num_train=40", "data.num_validation=20", "data.num_test=20")
 LISTS = (*PATHS, "data.max_length=14", "model.hidden_size=8", "training.batch_size=11")
