@@ -7,13 +7,14 @@ import sys
 import threading
 from dataclasses import replace
 from hashlib import md5, sha256
+from typing import Any
 
 import numpy as np
 import pytest
 from toys import run_command as run
 
 from nestruct.data import CATALOGUE, Images, Treebanks
-from nestruct.data.download import Remote, fetch, size_of
+from nestruct.data.download import Remote, _Part, fetch, size_of
 from nestruct.data.embeddings import read_embeddings
 from nestruct.data.treebank import sentence_of
 from nestruct.errors import InputError
@@ -35,6 +36,9 @@ FILES = {
 }
 
 
+STATE: dict[str, Any] = {}
+
+
 class Handler(http.server.BaseHTTPRequestHandler):
     """Files; what is below /broken breaks off, /moved leads elsewhere, /shy says no sizes."""
 
@@ -50,6 +54,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if self.path.startswith("/shy") and self.command == "HEAD":
             self.send_error(405)
             return
+        if self.path.startswith("/tagged"):
+            self.send_part(self.path.removeprefix("/tagged"))
+            return
         content = FILES.get(self.path.removeprefix("/broken").removeprefix("/shy"))
         if content is None:
             self.send_error(404)
@@ -60,6 +67,25 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if self.command == "GET":
             whole = not self.path.startswith("/broken")
             self.wfile.write(content if whole else content[: len(content) // 2])
+
+    def send_part(self, path: str) -> None:
+        """A server with versions and ranges; what it sends breaks off as often as it is to."""
+        content, tag, asked = FILES[path], STATE["tag"], self.headers.get("Range", "")
+        start = int(asked[6:-1]) if asked and self.headers.get("If-Range") == tag else 0
+        STATE["asked"] = [*STATE["asked"], asked]
+        if start >= len(content):
+            self.send_error(416)
+            return
+        self.send_response(206 if start else 200)
+        if start:
+            end = len(content)
+            self.send_header("Content-Range", f"bytes {start}-{end - 1}/{end}")
+        self.send_header("ETag", tag)
+        self.send_header("Content-Length", str(len(content) - start))
+        self.end_headers()
+        if self.command == "GET":
+            breaks, STATE["breaks"] = STATE["breaks"], STATE["breaks"] - 1
+            self.wfile.write(content[start : start + 1000] if breaks > 0 else content[start:])
 
     def log_message(self, *_: object) -> None: ...
 
@@ -157,7 +183,7 @@ def test_checksums(address, place, name):
 @pytest.mark.parametrize(
     ("below", "message"),
     [
-        ("/broken", "the download broke off, and nothing was kept: try again, or put the file at"),
+        ("/broken", "the download broke off; nothing was kept: try again, or put the file at"),
         ("/none", "the server says 404 Not Found; the address may have changed"),
     ],
 )
@@ -170,6 +196,49 @@ def test_nothing_is_left_of_a_failed_download(served, place, capsys, below, mess
     assert files_in(place) == []
     served("vectors-gl", VECTORS)  # and it can be begun again
     assert run("data", "get", "vectors-gl", "--yes") == 0
+
+
+@pytest.fixture
+def tagged(address, monkeypatch):
+    monkeypatch.setattr("nestruct.data.download._PIECE", 500)  # a piece that is not whole is lost
+    STATE.update(tag='"one"', breaks=2, asked=[])
+    return Remote(f"{address}/tagged/train-images-idx3-ubyte.gz", "a.gz")
+
+
+def test_a_download_goes_on_where_it_broke_off(tagged, place):
+    content = FILES["/train-images-idx3-ubyte.gz"]
+    for _ in range(2):
+        with pytest.raises(InputError, match="broke off; the same command goes on from there"):
+            fetch(tagged)
+    assert files_in(place) == [".a.gz.part", ".a.gz.version"]
+    assert fetch(tagged) == sha256(content).hexdigest()
+    assert STATE["asked"] == ["", "bytes=1000-", "bytes=2000-"]
+    assert files_in(place) == ["a.gz"]
+    assert (place / "a.gz").read_bytes() == content
+
+
+@pytest.mark.parametrize("kept", [1000, 10**6])
+def test_parts_of_another_file_are_not_gone_on_with(tagged, place, kept):
+    """The server has another version by now, or the part is longer than the file."""
+    (place / ".a.gz.part").write_bytes(b"x" * kept)
+    (place / ".a.gz.version").write_text('"old"' if kept == 1000 else '"one"')
+    STATE["breaks"] = 0
+    fetch(tagged)
+    assert (place / "a.gz").read_bytes() == FILES["/train-images-idx3-ubyte.gz"]
+    assert files_in(place) == ["a.gz"]
+
+
+def test_a_part_with_a_wrong_checksum_is_not_kept(tagged, place):
+    STATE["breaks"] = 0
+    with pytest.raises(InputError, match="was published: it was not kept"):
+        fetch(replace(tagged, md5="0" * 32))
+    assert files_in(place) == []
+
+
+def test_one_process_at_a_time_writes_a_part(tagged, place):
+    with _Part(place / "a.gz"), pytest.raises(InputError, match="by another process: wait until"):
+        fetch(tagged)
+    assert files_in(place) == []
 
 
 def test_redirects_are_followed(address, place):

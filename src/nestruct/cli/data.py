@@ -121,8 +121,9 @@ def _get(name: str | None, yes: bool) -> int:
     progress = Progress()
 
     def say() -> str:
-        whole = f" of {progress.total / 1e6:,.1f}" if progress.total else ""
-        return f"{progress.name}: {progress.bytes / 1e6:,.1f}{whole} MB"
+        come, whole = (progress.begun + n for n in (progress.bytes, progress.total))
+        of = f" of {whole / 1e6:,.1f}" if progress.total else ""
+        return f"{progress.name}: {come / 1e6:,.1f}{of} MB"
 
     with signs_of_life(say):
         for remote in wanted:

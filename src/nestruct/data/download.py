@@ -1,21 +1,22 @@
 """Published data sets, fetched by name into the folder ``NESTRUCT_DATA``, as they were published.
 
 The readers take the published formats, so nothing is converted. A file takes its name once it is
-whole and its checksum is right; a download that was broken off begins that file anew. Needs pooch,
-the extra ``nestruct[data]``.
+whole and its checksum is right. What came of a download that was broken off is kept beside it, if
+the server says how to recognise the file; the same call then goes on where it stopped. Needs
+pooch, the extra ``nestruct[data]``.
 """
 
 import contextlib
+import fcntl
 import gzip
 import hashlib
 import os
 import shutil
-import tempfile
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from nestruct.errors import InputError
 from nestruct.files import make_folder
@@ -52,7 +53,7 @@ class Progress:
     """How far a download is; what pooch calls a progress bar."""
 
     def __init__(self) -> None:
-        self.name, self.bytes, self.total = "", 0, 0
+        self.name, self.begun, self.bytes, self.total = "", 0, 0, 0  # begun: had before
 
     def update(self, count: int) -> None:
         """More bytes came."""
@@ -100,36 +101,122 @@ def size_of(remote: Remote) -> int | None:
 
 
 def fetch(remote: Remote, progress: Progress | None = None) -> str:
-    """Downloads a file to where it belongs; its SHA-256.
+    """Downloads a file to where it belongs, or what is missing of it; its SHA-256.
 
     Raises:
-        InputError: It cannot be had whole, or its checksum is another; nothing is left of it then.
+        InputError: It cannot be had whole, or its checksum is another.
     """
+    requests = _requests()
+    target = target_of(remote)
+    progress = Progress() if progress is None else progress
+    progress.name = target.name
+    make_folder(target.parent)
+    with _Part(target) as part, _said(remote, part):
+        try:
+            _download(remote, part, progress)
+        except requests.HTTPError as error:
+            if error.response.status_code != 416 or not part.size:  # of which there is no rest
+                raise
+            part.empty()
+            _download(remote, part, progress)
+        if progress.total and progress.begun + progress.total != part.size:
+            raise requests.exceptions.ChunkedEncodingError  # old urllib3 says nothing
+        try:
+            _check(remote, part.path)
+        except InputError:
+            part.empty()
+            raise
+        os.fsync(part.file.fileno())
+        with part.path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        part.path.chmod(0o644)
+        os.replace(part.path, target)
+    return digest
+
+
+def _download(remote: Remote, part: "_Part", progress: Progress) -> None:
+    """Adds to a part what it lacks, or all of it where the server has another file by now."""
     requests = _requests()
     import pooch
 
+    begun = part.size
+
+    def begin(answer: Any, *_: Any, **__: Any) -> None:
+        if answer.status_code == 206:
+            if not answer.headers.get("Content-Range", "").startswith(f"bytes {begun}-"):
+                part.empty()
+                raise requests.exceptions.ChunkedEncodingError
+            progress.begun = begun
+        elif answer.ok and not answer.is_redirect:
+            part.empty()
+            part.name_version(answer.headers)
+
     pooch.get_logger().setLevel("ERROR")
-    target = target_of(remote)
-    progress = Progress() if progress is None else progress
-    progress.name, progress.bytes = target.name, 0
-    downloader = pooch.HTTPDownloader(
-        progressbar=progress, chunk_size=_PIECE, headers=_PLAIN, timeout=_TIMEOUT
+    progress.begun = progress.bytes = 0
+    rest = {"Range": f"bytes={begun}-", "If-Range": part.version()} if begun else {}
+    download = pooch.HTTPDownloader(
+        progressbar=progress,
+        chunk_size=_PIECE,
+        headers=_PLAIN | rest,
+        timeout=_TIMEOUT,
+        hooks={"response": begin},
     )
-    make_folder(target.parent)
-    with (
-        tempfile.TemporaryDirectory(prefix=".getting-", dir=target.parent) as folder,
-        _said(remote),
-    ):
-        got = Path(pooch.retrieve(remote.address, None, target.name, folder, downloader=downloader))
-        if progress.total not in (0, got.stat().st_size):  # old urllib3 says nothing
-            raise requests.exceptions.ChunkedEncodingError
-        _check(remote, got)
-        with got.open("rb") as file:
-            os.fsync(file.fileno())
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-        got.chmod(0o644)
-        os.replace(got, target)
-    return digest
+    download(remote.address, part.file, None)
+    part.file.flush()
+
+
+class _Part:
+    """What has come of a file so far; only one process at a time has it."""
+
+    file: BinaryIO
+
+    def __init__(self, target: Path) -> None:
+        self.path = target.with_name(f".{target.name}.part")
+        self._tag = target.with_name(f".{target.name}.version")
+
+    def __enter__(self) -> "_Part":
+        self.file = self.path.open("ab")
+        try:
+            fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not os.path.samestat(os.fstat(self.file.fileno()), os.stat(self.path)):
+                raise OSError  # the other one was ready at this moment
+        except OSError:
+            self.file.close()
+            raise InputError(
+                f"{self.path} is being written by another process: wait until it has the file."
+            ) from None
+        if not self.version():
+            self.empty()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if not self.size or not self.version() or not self.path.exists():
+            self.path.unlink(missing_ok=True)
+            self._tag.unlink(missing_ok=True)
+        self.file.close()
+
+    @property
+    def size(self) -> int:
+        """Bytes that are there."""
+        self.file.flush()
+        return os.fstat(self.file.fileno()).st_size
+
+    def empty(self) -> None:
+        """Forgets what came."""
+        self.file.truncate(0)
+
+    def version(self) -> str:
+        """What the server called the file that this is a part of; empty where it did not say."""
+        try:
+            return self._tag.read_text(encoding="ascii")
+        except (OSError, ValueError):
+            return ""
+
+    def name_version(self, headers: Any) -> None:
+        """Remembers which file the server is sending."""
+        tag = headers.get("ETag", "")
+        tag = headers.get("Last-Modified", "") if not tag or tag.startswith("W/") else tag
+        self._tag.write_text(tag if tag.isascii() and tag.isprintable() else "", encoding="ascii")
 
 
 def check_room(total: int, folder: Path) -> None:
@@ -183,7 +270,7 @@ def _requests() -> Any:
 
 
 @contextlib.contextmanager
-def _said(remote: Remote) -> Iterator[None]:
+def _said(remote: Remote, part: _Part | None = None) -> Iterator[None]:
     """Within this context, what goes wrong on the way is one sentence."""
     requests = _requests()
     address, by_hand = remote.address, f"put the file at {target_of(remote)} by hand"
@@ -196,9 +283,9 @@ def _said(remote: Remote) -> Iterator[None]:
             f"{by_hand}."
         ) from None
     except requests.exceptions.ChunkedEncodingError:
-        raise InputError(
-            f"{address}: the download broke off, and nothing was kept: try again, or {by_hand}."
-        ) from None
+        kept = part is not None and part.size and part.version()
+        how = "the same command goes on from there" if kept else "nothing was kept: try again"
+        raise InputError(f"{address}: the download broke off; {how}, or {by_hand}.") from None
     except requests.RequestException as error:
         raise InputError(
             f"{address} cannot be reached ({type(error).__name__}): where a proxy is needed, set "
