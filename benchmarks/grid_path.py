@@ -74,7 +74,9 @@ def summary(data: Data) -> dict[str, float]:
         "settings": len(found),
         "ahead": ahead,
         "equal": equal,
-        "worse": sum(mean > error for *_, mean, error in found),
+        "behind": sum(mean > 0 for *_, mean, _ in found),
+        "clearly ahead": sum(-mean > error for *_, mean, error in found),
+        "clearly behind": sum(mean > error for *_, mean, error in found),
         "rank": 2 - (ahead + equal / 2) / len(found),
     }
 
@@ -95,9 +97,9 @@ def main_table(data: Data) -> str:
     return (
         plain(columns, lines)
         + f"\nMean rank of the two best rows: ours {told['rank']:.2f}, PyEPO's "
-        f"{3 - told['rank']:.2f}. Ours is ahead in {told['ahead']} of {told['settings']} settings, "
-        f"equal in {told['equal']}, and worse by more than one standard error in "
-        f"{told['worse']}.\n"
+        f"{3 - told['rank']:.2f}. Of {told['settings']} settings ours is ahead in {told['ahead']} "
+        f"(by more than one standard error in {told['clearly ahead']}), equal in {told['equal']}, "
+        f"and behind in {told['behind']} (in {told['clearly behind']}).\n"
     )
 
 
