@@ -1,6 +1,8 @@
 """Figures of methods beside one another: of the subset VAE, the scoreboard, and the grid paths."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import accumulate
 from statistics import fmean
 from typing import Any
 
@@ -32,15 +34,22 @@ def subset_curves(data: Data) -> Any:
 
 
 def task_curves(data: Data) -> Any:
-    """Every method of the scoreboard against seconds, a panel for each task."""
+    """Every method of the scoreboard against decodings and seconds, a row for each task."""
     tasks = scoreboard.tasks(data)
     figure, axes = plt.subplots(
-        1, len(tasks), figsize=(4 * len(tasks), 4.2), layout="constrained", squeeze=False
+        len(tasks), 2, figsize=(10, 3.8 * len(tasks)), layout="constrained", squeeze=False
     )
-    for axis, (task, methods) in zip(axes[0], tasks.items(), strict=True):
-        _draw(axis, methods, "seconds")
-        axis.set_title(task, fontsize=10)
-    return _with_legend(figure, axes[0])
+    for row, (task, methods) in zip(axes, tasks.items(), strict=True):
+        so_far = {name: [_best_so_far(curve) for curve in some] for name, some in methods.items()}
+        metric = data["runs"][next(r for r in data["rows"] if r["column"] == task)["runs"][0]]["is"]
+        for axis, kind in zip(row, NAMES, strict=True):
+            _draw(axis, so_far, kind)
+            if all(value > 0 for some in so_far.values() for c in some for value in c.values):
+                axis.set_yscale("log")
+                axis.yaxis.set_major_formatter("{x:g}")
+                axis.yaxis.set_minor_formatter("{x:g}")
+        row[0].set_ylabel(f"{task}: {metric['metric']} on validation data,\nthe best so far")
+    return _with_legend(figure, axes.flat)
 
 
 def regrets(data: Data) -> Any:
@@ -76,6 +85,11 @@ def _draw(axis: Any, methods: Mapping[str, Sequence[Curve]], kind: str) -> None:
             axis.plot(*zip(*points, strict=True), style, color=f"C{place % 10}", label=label)
     axis.set(xscale="log", xlabel=NAMES[kind])
     axis.xaxis.set_major_formatter(lambda value, _: count(value))
+
+
+def _best_so_far(curve: Curve) -> Curve:
+    best = accumulate(curve.values, max if curve.maximize else min)
+    return replace(curve, values=list(best))
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
