@@ -49,7 +49,7 @@ def task_curves(data: Data) -> Any:
                 axis.yaxis.set_major_formatter("{x:g}")
                 axis.yaxis.set_minor_formatter("{x:g}")
         row[0].set_ylabel(f"{task}: {metric['metric']} on validation data,\nthe best so far")
-    return _with_legend(figure, axes.flat)
+    return _with_legend(figure, list(axes.flat))
 
 
 def regrets(data: Data) -> Any:
