@@ -36,7 +36,7 @@ demo: $(READY)
 	@echo
 	@echo "Ten particles move by the forces of a hidden spanning tree. A VAE that must draw a tree to explain their paths is"
 	@echo "trained without labels, by StructureNES: the tree solver is a black box, encoder and decoder are differentiated."
-	@echo "Connecting neighbours by the shortest tree, without learning, finds four edges of five. One to two minutes on"
+	@echo "Connecting neighbours by the shortest tree, without learning, finds four edges of five. One to three minutes on"
 	@echo "one core; Ctrl-C saves, and make demo continues. (To start over: rm -r $(DEMO))"
 	@echo
 	@OMP_NUM_THREADS=1 $(call train,graph-layout-10,$(DEMO))
