@@ -57,7 +57,7 @@ class Tables(NamedTuple):
 
 
 class Kernels(NamedTuple):
-    """CPU kernels of a recurrence's own: the same answers, ties too, where that pays.
+    """CPU kernels of a recurrence's own, where that pays: the same answers, ties too.
 
     ``best(rows, goals, z, codes)`` fills 0/1 ``z`` and a code per row, as
     `best_derivation.derivation_kernel`; ``sums(rows, goals, slopes, out, values)`` fills what
@@ -65,7 +65,7 @@ class Kernels(NamedTuple):
     threads by rows.
     """
 
-    best: Callable[..., None]
+    best: Callable[..., None] | None = None
     sums: Callable[..., None] | None = None
 
 

@@ -1,30 +1,62 @@
-"""Sums over k-subsets: elementary symmetric polynomials in the log domain, O(nk).
+"""Sums over k-subsets: elementary symmetric polynomials, O(nk).
 
 ``E[i, j]``, the sum over j-subsets of the first i items, is ``E[i-1, j] + exp(score_i) E[i-1,
-j-1]``: only additions of positive numbers, so it is accurate at any score scale.
+j-1]``: only additions of positive numbers, so it is accurate at any score scale. On the CPU it is
+a `Recurrence` with kernels of its own; elsewhere, a tensor of logarithms for each item.
 """
 
+import functools
+import math
+from typing import Any
+
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from nestruct.kernels import spread_rows
 from nestruct.structures.draws import Draws
-from nestruct.structures.relaxations import log_domain
+from nestruct.structures.recurrence import Kernels, Recurrence
+from nestruct.structures.relaxations import inside_outside, log_domain
 from nestruct.structures.relaxations.log_domain import FORBIDDEN
+from nestruct.structures.relaxations.subset_sums import subset_draws, subset_sums
 
 
 def log_subsets(scores: Float[Tensor, "*batch items"], k: int) -> Float[Tensor, "*batch"]:
     """Log of the sum over all k-subsets of the exponentiated sum of their scores."""
+    if scores.device.type == "cpu":
+        recurrence = subset_recurrence(scores.shape[-1], k)
+        goals = torch.full(scores.shape[:-1], int(recurrence.goals))
+        return inside_outside.log_sum(recurrence, scores, goals)
     return _tables(scores, k)[-1][..., k]
+
+
+@functools.lru_cache(maxsize=32)
+def subset_recurrence(num_items: int, k: int) -> Recurrence:
+    """The node (i, j) is the sum over j-subsets of the first i items."""
+    node = np.full((num_items + 1, k + 2), -1)
+    node[:, 1:] = np.arange((num_items + 1) * (k + 1)).reshape(num_items + 1, k + 1)
+    levels = []
+    for i in range(1, num_items + 1):
+        j = np.arange(max(0, k - num_items + i), min(i, k) + 1)
+        without = np.where(j < i, node[i - 1, j + 1], -1)
+        edges = np.stack([without, node[i - 1, j]], 1)
+        levels.append((node[i, j + 1], edges, -1, [[-1, i - 1]]))
+    own = Kernels(sums=functools.partial(subset_sums, k))
+    return Recurrence(
+        (num_items + 1, k + 1), num_items, levels, node[num_items, k + 1], kernels=own
+    )
 
 
 def sample_subsets(
     scores: Float[Tensor, "*batch items"], k: int, draws: Draws
 ) -> Float[Tensor, "*batch items"]:
     """One exact draw per row: item by item, given how many are still due."""
+    uniform = draws.uniform(scores)
+    if scores.device.type == "cpu":
+        return _Draw.apply(scores, uniform, k)
     tables = _tables(scores, k)
     due = torch.full(scores.shape[:-1], k, device=scores.device)
-    uniform = draws.uniform(scores)
     taken = []
     for item in range(scores.shape[-1] - 1, -1, -1):
         due_now = due[..., None]
@@ -34,6 +66,27 @@ def sample_subsets(
         taken.append(take)
         due = due - take[..., 0].long()
     return torch.cat(taken[::-1], -1).to(scores.dtype)
+
+
+class _Draw(torch.autograd.Function):
+    """`sample_subsets` on the CPU. Not differentiable; a function for its rule of vmap."""
+
+    @staticmethod
+    def forward(scores: Tensor, uniform: Tensor, k: int) -> Tensor:
+        z = torch.empty(scores.shape, dtype=scores.dtype)
+        rows = [t.reshape(math.prod(z.shape[:-1]), z.shape[-1]) for t in (scores, uniform, z)]
+        arrays = [tensor.contiguous().numpy() for tensor in rows]
+        run = functools.partial(subset_draws, k)
+        spread_rows(lambda part: run(*(each[part] for each in arrays)), len(rows[0]), z.numel())
+        return z
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
+        ctx.mark_non_differentiable(output)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple, scores: Tensor, uniform: Tensor, k: int):
+        return _Draw.apply(*inside_outside.mapped_first(info, in_dims, scores, uniform), k), 0
 
 
 def entropy_from(

@@ -47,7 +47,7 @@ def marginals(recurrence: Recurrence, scores: Tensor, goals: Tensor) -> tuple[Te
     return _Marginals.apply(scores, goals, recurrence, torch.nan)
 
 
-def _move(info: Any, in_dims: tuple, *tensors: Tensor) -> list[Tensor]:
+def mapped_first(info: Any, in_dims: tuple, *tensors: Tensor) -> list[Tensor]:
     """For vmap: every tensor with the mapped axis first."""
     return [
         t.expand(info.batch_size, *t.shape) if dim is None else t.movedim(dim, 0)
@@ -72,7 +72,7 @@ class _LogSum(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple, scores: Tensor, goals: Tensor, recurrence: Recurrence):
-        return _LogSum.apply(*_move(info, in_dims, scores, goals), recurrence), 0
+        return _LogSum.apply(*mapped_first(info, in_dims, scores, goals), recurrence), 0
 
 
 class _Marginals(torch.autograd.Function):
@@ -101,7 +101,7 @@ class _Marginals(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple, scores: Tensor, goals: Tensor, *rest: Any):
-        return _Marginals.apply(*_move(info, in_dims, scores, goals), *rest), (0, 0)
+        return _Marginals.apply(*mapped_first(info, in_dims, scores, goals), *rest), (0, 0)
 
 
 class _Curvature(torch.autograd.Function):
@@ -125,7 +125,7 @@ class _Curvature(torch.autograd.Function):
     def vmap(
         info: Any, in_dims: tuple, scores: Tensor, goals: Tensor, slope: Tensor, recurrence: Any
     ):
-        moved = _move(info, in_dims, scores, goals, slope)
+        moved = mapped_first(info, in_dims, scores, goals, slope)
         return _Curvature.apply(*moved, recurrence), 0
 
 
@@ -193,7 +193,7 @@ class _Sample(torch.autograd.Function):
     def vmap(
         info: Any, in_dims: tuple, scores: Tensor, goals: Tensor, uniform: Tensor, recurrence: Any
     ):
-        moved = _move(info, in_dims, scores, goals, uniform)
+        moved = mapped_first(info, in_dims, scores, goals, uniform)
         return _Sample.apply(*moved, recurrence), (0, 0)
 
 

@@ -23,7 +23,7 @@ from nestruct.structures.rows import BAD_LENGTH, NO_MEMBER, NOT_FINITE, OK
 def derivation_kernel(rows, goals, handle, z, codes):
     """CPU kernel: ``rows [count, parts]`` to 0/1 ``z``, one code per row."""
     recurrence = recurrence_of(handle)
-    if recurrence.kernels is not None:
+    if recurrence.kernels is not None and recurrence.kernels.best is not None:
         recurrence.kernels.best(rows, goals, z, codes)
         return
     _kernel(rows, goals, *recurrence.edges, recurrence.used, z, codes)
