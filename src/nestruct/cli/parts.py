@@ -41,7 +41,7 @@ class PlannedPart(Protocol):
         """The trainings, in the plan's order; none where it is a benchmark."""
 
     def seconds_left(self) -> float:
-        """Seconds of one H200 for the trainings that are still to do."""
+        """Seconds of the plan's machine for the trainings that are still to do."""
 
     def describe(self) -> None:
         """Prints what would be run, what it costs, and which data are missing."""
@@ -139,7 +139,7 @@ class RunsPart:
     tiny: bool
 
     def seconds_left(self) -> float:
-        """Seconds of one H200 for what is still to do."""
+        """Seconds of the plan's machine for what is still to do."""
         runs = zip(self.plan.runs(self.seeds), self.jobs, strict=True)
         return estimate([run for run, job in runs if not job.is_done], self.plan.jobs)
 
@@ -149,7 +149,8 @@ class RunsPart:
         for name, remedy in _missing_data(self.jobs).items():
             print(f"Missing: {name}; {remedy}.")
         seeds = Counter(entry for entry, _ in self.plan.runs(self.seeds))
-        rows = [("run", "recipe", "seeds", f"each, {self.plan.jobs} side by side")]
+        many = f", {self.plan.jobs} side by side" if self.plan.jobs > 1 else ""
+        rows = [("run", "recipe", "seeds", f"each, on {self.plan.machine}{many}")]
         own = [(entry, count) for entry, count in seeds.items() if not entry.setting]
         rows += [(e.name, e.recipe, str(n), duration(e.seconds)) for e, n in own]
         tries = {len(entry.best_of) for entry, _ in own if entry.best_of}
@@ -183,9 +184,11 @@ class RunsPart:
             return
         cost = duration(self.seconds_left())
         took = "took" if plan.measured else "should take"
+        beside = f", {plan.jobs} side by side," if plan.jobs > 1 else ""
+        slower = "; a CPU takes far longer" if plan.machine == "one H200" else ""
         print(
-            f"{self.at_once} at a time here; on one H200, {plan.jobs} side by side, what is left "
-            f"{took} about {cost}; a CPU takes far longer. --budget MINUTES stops and saves."
+            f"{self.at_once} at a time here; on {plan.machine}{beside} what is left {took} about "
+            f"{cost}{slower}. --budget MINUTES stops and saves."
         )
 
     def _conclude(self) -> None:

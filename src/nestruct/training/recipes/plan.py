@@ -27,7 +27,7 @@ class PlannedRun:
         seeds: How many seeds it is run with, from 0 on.
         once: Whether it is run with seed 0 only, whatever number of seeds is asked for.
         last: Whether all seeds of other entries come before it: it takes hours, or matters least.
-        seconds: The wall-clock of one of them on one H200, the plan's `jobs` side by side.
+        seconds: The wall-clock of one of them on the plan's `machine`, its `jobs` side by side.
         fills: Whether one of them fills the GPU, so that it is faster where it is alone.
         after: The entry whose run it starts from: the one of the same seed, or its only one.
         tiny: Further overrides of the tiny version.
@@ -100,6 +100,7 @@ class Plan:
         entries: The runs, what is worth most first; none where a benchmark is run instead.
         tiny: Overrides that make a laptop's version of every entry, or of the benchmark.
         jobs: How many runs share a GPU.
+        machine: Where the entries' seconds are meant, in words.
         measured: True if the entries' seconds were measured, not estimated from shorter runs.
         beside: True if it is no table or figure of the paper: ``all`` leaves it out.
         bench: The benchmark that is run instead of trainings, as `nestruct bench` calls it.
@@ -112,6 +113,7 @@ class Plan:
     entries: tuple[PlannedRun, ...] = ()
     tiny: tuple[str, ...] = ()
     jobs: int = 1
+    machine: str = "one H200"
     measured: bool = True
     beside: bool = False
     bench: str = ""
@@ -161,7 +163,8 @@ def read_plan(name: str, *, tiny: bool = False) -> Plan:
 
     A file may have, besides runs and what `Plan` takes:
 
-    - ``base``, another plan: what the file does not say is as there, and its runs come after those;
+    - ``base``, another plan or several: what the file does not say is as there, and its runs come
+      after those;
     - ``options``, overrides of every run;
     - ``seeds``, how many seeds every run has, also one that is run once elsewhere;
     - ``search_options``, overrides of the runs that try a setting (`PlannedRun.search`), and
@@ -199,10 +202,14 @@ def _read(name: str) -> dict[str, Any]:
     tables = tomllib.loads(_folder().joinpath(f"{name}.toml").read_text(encoding="utf-8"))
     if "base" not in tables:
         return tables
-    base = _read(tables.pop("base"))
-    search = {key: base.pop(key) for key in _SEARCH if key in base}
-    runs = [search | run for run in base["runs"]]
-    return base | tables | {"runs": runs + tables.get("runs", [])}
+    names = tables.pop("base")
+    runs: list[dict[str, Any]] = []
+    rest: dict[str, Any] = {}
+    for base in map(_read, [names] if isinstance(names, str) else names):
+        search = {key: base.pop(key) for key in _SEARCH if key in base}
+        runs += [search | run for run in base.pop("runs")]
+        rest |= base
+    return rest | tables | {"runs": runs + tables.get("runs", [])}
 
 
 def _variants(entry: PlannedRun, vary: dict[str, list[str]]) -> list[tuple[str, list[str]]]:
@@ -213,7 +220,7 @@ def _variants(entry: PlannedRun, vary: dict[str, list[str]]) -> list[tuple[str, 
 
 
 def estimate(runs: Sequence[tuple[PlannedRun, int]], jobs: int) -> float:
-    """Seconds that runs take on one H200, so many side by side."""
+    """Seconds that runs take in all, so many side by side."""
     longest = max((entry.seconds for entry, _ in runs if not entry.fills), default=0)
     return max(longest, sum(entry.seconds for entry, _ in runs) / jobs)
 
