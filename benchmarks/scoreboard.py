@@ -15,7 +15,7 @@ SPENT = ("decoded", "solved")
 def collect() -> Data:
     """Every row of the plan, those without runs too; without an archive none has any."""
     found: Data = {
-        "title": "Three tasks, the same search for every method, at most 60 seconds a run",
+        "title": "Three tasks, the same search for every method, at most 45 seconds a run",
         "archives": [],
         "protocol": read_plan("scoreboard").protocol,
     }

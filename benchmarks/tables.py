@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable
 
 import grid_path
+import learned_covariance
 import projection
 import scoreboard
 import subset_dvae
@@ -37,6 +38,7 @@ COLLECTED: dict[str, Callable[[], Data]] = {
     "subset-dvae": subset_dvae.collect,
     "listops": table_listops.collect,
     "scoreboard": scoreboard.collect,
+    "learned-covariance": learned_covariance.collect,
 }
 PROJECTED = ("shares-h200", "relational-step-h200", "parser-step-h200")
 # A table of a page: how it is written, and the JSON files it is of.
@@ -73,6 +75,7 @@ TABLES: dict[str, tuple[Callable[..., str], tuple[str, ...]]] = {
     "solvers": (table_solvers.main_table, ("solvers-cpu",)),
     "figure2-cpu": (table_rest.scaling_table, ("scaling-cpu",)),
     "figure2-cuda": (table_rest.scaling_table, ("scaling-cuda",)),
+    "learned-covariance": (learned_covariance.main_table, ("learned-covariance",)),
     "estimate-cosine": (table_rest.cosine_table, ("estimate-cosine-cpu",)),
     "demo": (table_rest.demo_table, ("demo",)),
     "relational-step": (table_rest.relational_table, ("relational-step-h200",)),
