@@ -118,7 +118,7 @@ class _Curvature(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, slope: Tensor) -> tuple:
         raise InputError(
-            "Marginals of a dynamic programme can be differentiated once, its log-partition twice."
+            "Marginals can be differentiated once here, log-partitions twice."
         )
 
     @staticmethod
