@@ -117,9 +117,7 @@ class _Curvature(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, slope: Tensor) -> tuple:
-        raise InputError(
-            "Marginals can be differentiated once here, log-partitions twice."
-        )
+        raise InputError("Marginals can be differentiated once here, log-partitions twice.")
 
     @staticmethod
     def vmap(
