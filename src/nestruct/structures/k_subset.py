@@ -10,6 +10,7 @@ from torch import Tensor
 from nestruct.checks import check_count
 from nestruct.noise import Noise
 from nestruct.structures.base import GibbsStructure, SizedStructure, check_enumerable
+from nestruct.structures.context import Context
 from nestruct.structures.draws import Draws
 from nestruct.structures.k_best import KBestStructure
 from nestruct.structures.relaxations import elementary_symmetric
@@ -62,6 +63,17 @@ class KSubset(SizedStructure, GibbsStructure, KBestStructure):
 
     def _log_partition(self, scores: Tensor, **context: Tensor) -> Tensor:
         return elementary_symmetric.log_subsets(scores, self.k)
+
+    def _marginals(self, method: str, scores: Tensor, context: Context) -> tuple[Tensor, Tensor]:
+        if scores.device.type != "cpu":
+            return super()._marginals(method, scores, context)
+        normal, offset = self._normalise(scores)
+        found, value = elementary_symmetric.subset_marginals(normal, self.k)
+        answered = self._check_values(method, value.detach(), scores, context)
+        return (
+            torch.where(answered[..., None], found, torch.nan),
+            torch.where(answered, value + offset, torch.nan),
+        )
 
     def sample(
         self, scores: Tensor, draws: torch.Generator | Noise, **context: Tensor

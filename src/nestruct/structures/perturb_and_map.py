@@ -111,10 +111,10 @@ def log_top_k_chance(scores: Tensor, z: Tensor) -> Float[Tensor, "*batch"]:
     k = int(chosen.sum(-1).max()) if chosen.numel() else 0
     times = _log_times(k).to(wide.device)
     total = times - times.exp()
-    for item in range(scores.shape[-1]):
-        log_rate = wide[..., item, None] - others
-        rang = _log_one_minus_exp(log_rate + times)
-        total = total + torch.where(chosen[..., item, None], rang, 0.0)
+    for item in chosen.byte().topk(k).indices.unbind(-1):
+        place = item[..., None]
+        rang = _log_one_minus_exp(wide.gather(-1, place) - others + times)
+        total = total + torch.where(chosen.gather(-1, place), rang, 0.0)
     found = total.logsumexp(-1) + math.log(float(times[1] - times[0]))
     return torch.where(wide.isnan().any(-1), torch.nan, found).to(scores.dtype)
 

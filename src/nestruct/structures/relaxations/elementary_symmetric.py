@@ -25,10 +25,18 @@ from nestruct.structures.relaxations.subset_sums import subset_draws, subset_sum
 def log_subsets(scores: Float[Tensor, "*batch items"], k: int) -> Float[Tensor, "*batch"]:
     """Log of the sum over all k-subsets of the exponentiated sum of their scores."""
     if scores.device.type == "cpu":
-        recurrence = subset_recurrence(scores.shape[-1], k)
-        goals = torch.full(scores.shape[:-1], int(recurrence.goals))
-        return inside_outside.log_sum(recurrence, scores, goals)
+        return inside_outside.log_sum(*_problem(scores, k))
     return _tables(scores, k)[-1][..., k]
+
+
+def subset_marginals(scores: Float[Tensor, "*batch items"], k: int) -> tuple[Tensor, Tensor]:
+    """On the CPU: each item's chance to be in the subset; what `log_subsets` gives, in one go."""
+    return inside_outside.marginals(*_problem(scores, k))
+
+
+def _problem(scores: Tensor, k: int) -> tuple[Recurrence, Tensor, Tensor]:
+    recurrence = subset_recurrence(scores.shape[-1], k)
+    return recurrence, scores, torch.full(scores.shape[:-1], int(recurrence.goals))
 
 
 @functools.lru_cache(maxsize=32)
