@@ -81,7 +81,8 @@ class KSubset(SizedStructure, GibbsStructure, KBestStructure):
         """One exact draw per row from the Gibbs law (perturb-and-MAP is Plackett-Luce instead)."""
         source = Draws(f"{self!r}.sample", draws)
         scores = source.repeat(scores)
-        self._check("sample", scores, context)
-        failed = self._log_z("sample", scores, {}).isnan()
-        z = elementary_symmetric.sample_subsets(self._normalise(scores.detach())[0], self.k, source)
-        return torch.where(failed[..., None], torch.nan, z)
+        checked = self._check("sample", scores, context)
+        normal = self._normalise(scores.detach())[0]
+        z, value = elementary_symmetric.sample_subsets(normal, self.k, source)
+        answered = self._check_values("sample", value, scores, checked)
+        return torch.where(answered[..., None], z, torch.nan)

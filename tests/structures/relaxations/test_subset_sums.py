@@ -49,7 +49,8 @@ def test_the_kernel_against_that_of_every_recurrence(num_items, k, deviation, fo
 @each_size
 def test_samples_are_those_of_the_tables_in_torch(num_items, k, monkeypatch):
     scores = 3 * gaussian(200, num_items)
-    by_kernel = subsets.sample_subsets(scores, k, Draws("a test", nestruct.Noise(seed=3)))
+    draws = Draws("a test", nestruct.Noise(seed=3))
+    by_kernel, log_z = subsets.sample_subsets(scores, k, draws)
     assert (by_kernel.sum(-1) == k).all()
     tables, due, z = subsets._tables(scores, k), torch.full((200,), k), []
     uniform = Draws("a test", nestruct.Noise(seed=3)).uniform(scores)
@@ -60,6 +61,7 @@ def test_samples_are_those_of_the_tables_in_torch(num_items, k, monkeypatch):
         z.insert(0, take.double())
         due = due - take.long()
     assert torch.equal(by_kernel, torch.stack(z, -1))
+    torch.testing.assert_close(log_z, tables[-1][..., k], rtol=1e-13, atol=1e-12)
 
 
 def test_vmap_of_samples_and_marginals():
@@ -68,7 +70,8 @@ def test_vmap_of_samples_and_marginals():
     torch.testing.assert_close(marginals, structure.marginals(scores))
     uniform = torch.rand(3, 4, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     mapped = torch.vmap(lambda s, u: subsets._Draw.apply(s, u, 2))(scores, uniform)
-    assert torch.equal(mapped, subsets._Draw.apply(scores, uniform, 2))
+    for found, expected in zip(mapped, subsets._Draw.apply(scores, uniform, 2), strict=True):
+        assert torch.equal(found, expected)
 
 
 def test_a_bad_row_leaves_its_neighbours_alone():

@@ -6,7 +6,6 @@ a `Recurrence` with kernels of its own; elsewhere, a tensor of logarithms for ea
 """
 
 import functools
-import math
 from typing import Any
 
 import numpy as np
@@ -58,8 +57,8 @@ def subset_recurrence(num_items: int, k: int) -> Recurrence:
 
 def sample_subsets(
     scores: Float[Tensor, "*batch items"], k: int, draws: Draws
-) -> Float[Tensor, "*batch items"]:
-    """One exact draw per row: item by item, given how many are still due."""
+) -> tuple[Float[Tensor, "*batch items"], Float[Tensor, "*batch"]]:
+    """One exact draw per row, item by item, given how many are still due; and `log_subsets`."""
     uniform = draws.uniform(scores)
     if scores.device.type == "cpu":
         return _Draw.apply(scores, uniform, k)
@@ -73,28 +72,30 @@ def sample_subsets(
         take = (uniform[..., item, None] < torch.sigmoid(with_item - without)) & (due_now > 0)
         taken.append(take)
         due = due - take[..., 0].long()
-    return torch.cat(taken[::-1], -1).to(scores.dtype)
+    return torch.cat(taken[::-1], -1).to(scores.dtype), tables[-1][..., k]
 
 
 class _Draw(torch.autograd.Function):
     """`sample_subsets` on the CPU. Not differentiable; a function for its rule of vmap."""
 
     @staticmethod
-    def forward(scores: Tensor, uniform: Tensor, k: int) -> Tensor:
+    def forward(scores: Tensor, uniform: Tensor, k: int) -> tuple[Tensor, Tensor]:
         z = torch.empty(scores.shape, dtype=scores.dtype)
-        rows = [t.reshape(math.prod(z.shape[:-1]), z.shape[-1]) for t in (scores, uniform, z)]
-        arrays = [tensor.contiguous().numpy() for tensor in rows]
+        value = torch.empty(scores.shape[:-1], dtype=torch.float64)
+        rows = [t.reshape(value.numel(), z.shape[-1]) for t in (scores, uniform, z)]
+        arrays = [tensor.contiguous().numpy() for tensor in (*rows, value.view(-1))]
         run = functools.partial(subset_draws, k)
         spread_rows(lambda part: run(*(each[part] for each in arrays)), len(rows[0]), z.numel())
-        return z
+        return z, value
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
-        ctx.mark_non_differentiable(output)
+    def setup_context(ctx: Any, inputs: tuple, output: tuple[Tensor, Tensor]) -> None:
+        ctx.mark_non_differentiable(*output)
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple, scores: Tensor, uniform: Tensor, k: int):
-        return _Draw.apply(*inside_outside.mapped_first(info, in_dims, scores, uniform), k), 0
+        moved = inside_outside.mapped_first(info, in_dims, scores, uniform)
+        return _Draw.apply(*moved, k), (0, 0)
 
 
 def entropy_from(

@@ -72,16 +72,16 @@ def subset_sums(k, rows, goals, slopes, out, values):
 
 
 @jit
-def subset_draws(k, rows, uniform, z):
+def subset_draws(k, rows, uniform, z, values):
     """CPU kernel: one exact draw per row, item by item from the last, given how many are due."""
     count, n = rows.shape
-    weight, values = np.zeros((n, LANES)), np.empty(LANES)
+    weight = np.zeros((n, LANES))
     chance, ratio = np.empty((n, k + 1, LANES)), np.empty((k + 1, LANES))
     for start in range(0, count, LANES):
         lanes = min(LANES, count - start)
         for lane in range(lanes):
-            values[lane] = _weigh(k, rows[start + lane], weight[:, lane])
-        _chances(k, weight, ratio, chance, values[:lanes])
+            values[start + lane] = _weigh(k, rows[start + lane], weight[:, lane])
+        _chances(k, weight, ratio, chance, values[start : start + lanes])
         for lane in range(lanes):
             due = k
             for i in range(n - 1, -1, -1):
