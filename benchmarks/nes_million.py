@@ -20,6 +20,7 @@ from nes_step import BATCH, CLASSES, PIXELS, SIGMA, build, rank_one, seconds_of
 from torch import nn
 
 import nestruct
+from nestruct.training.run.environment import describe_environment
 
 HIDDEN = 300
 TARGETS_MS = {100_000: 3.0, 1_000_000: 12.0}
@@ -105,6 +106,7 @@ def main() -> None:
     torch.set_float32_matmul_precision("high")
     facts = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "torch": torch.__version__}
     facts |= {"gpu": torch.cuda.get_device_name(), "matmul_precision": "high"}
+    facts["commit"] = describe_environment(torch.device("cuda"))["commit"] or "unknown"
     print("\n".join(f"{name}: {value}" for name, value in facts.items()), flush=True)
     rows, cosine = steps(options.repeats), precision_cosine()
     print(f"\nN = 100,000: cosine of the gradients with 'high' and 'highest' {cosine:.6f}")

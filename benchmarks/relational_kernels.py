@@ -29,6 +29,7 @@ from nestruct.models.relational.pair_scores import pair_scores, pair_scores_op
 from nestruct.models.relational.roll_out import roll_out, roll_out_op
 from nestruct.population import Layout
 from nestruct.population.directions import fill_directions
+from nestruct.training.run.environment import describe_environment
 
 NODES, TIMES, HIDDEN, PAIRS = whole.NODES, whole.TIMES, whole.HIDDEN, whole.PAIRS
 SIZE = HIDDEN**2
@@ -375,7 +376,8 @@ def main() -> None:
     torch.set_float32_matmul_precision("high")
     products, bytes_ = rates()
     print(f"{products / 1e9:.0f} TFLOP/s in bfloat16, {bytes_ / 1e9:.2f} TB/s copied")
-    found: dict[str, Any] = {"products": products, "bytes": bytes_}
+    commit = describe_environment(torch.device(DEVICE))["commit"]
+    found: dict[str, Any] = {"commit": commit, "products": products, "bytes": bytes_}
     if options.tune:
         found["cuts"] = tune(60, 384, products)
     found["stages"] = [stages(name, products, bytes_) for name in CASES]

@@ -35,7 +35,6 @@ import os
 import platform
 import re
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -68,6 +67,7 @@ from torch import Tensor
 
 import nestruct
 from nestruct.structures.relaxations.exponential import exponentiate
+from nestruct.training.run.environment import describe_environment
 
 MAX_SCORES = 1 << 25  # in one batch: 128 MB
 SECONDS = {True: 0.5, False: 0.1}  # the longest call aimed at: of what takes batches, or one by one
@@ -285,14 +285,9 @@ def environment(device: str) -> dict[str, Any]:
         facts["gpu"] = torch.cuda.get_device_name()
     facts |= {"load": os.getloadavg()[0], "threads": torch.get_num_threads(), "clock": CLOCK[0]}
     installed = {found.name.lower(): found.version for found in importlib.metadata.distributions()}
-    facts |= {"python": platform.python_version(), "commit": commit()}
+    facts |= {"python": platform.python_version()}
+    facts["commit"] = describe_environment(torch.device(device))["commit"] or "unknown"
     return facts | {package: installed.get(package) for package in PACKAGES.split()}
-
-
-def commit() -> str:
-    words = ["git", "describe", "--always", "--dirty", "--exclude", "*"]
-    answer = subprocess.run(words, cwd=Path(__file__).parent, capture_output=True, text=True)
-    return answer.stdout.strip() or "unknown"
 
 
 def write_json(path: Path, past: dict[str, list], facts: dict[str, Any], rows: list) -> None:
