@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from nestruct.models.compiled import uncompiled
 from nestruct.noise import Noise, forked_generators
@@ -51,14 +52,19 @@ def activation_bytes(model: nn.Module, batch: Any, noise: Noise) -> int:
 
 
 class _Counter(TorchDispatchMode):
-    """Adds up the bytes of every operation's new results."""
+    """Adds up the bytes of every operation's new results; a view of an argument takes none."""
 
     total = 0
 
     def __torch_dispatch__(self, function, types, arguments=(), keywords=None):
         results = function(*arguments, **(keywords or {}))
-        known = {id(a) for a in arguments}
+        given = {_memory(leaf) for leaf in tree_leaves(arguments) if isinstance(leaf, Tensor)}
         for result in results if isinstance(results, tuple | list) else (results,):
-            if isinstance(result, Tensor) and id(result) not in known and result._base is None:
+            if isinstance(result, Tensor) and _memory(result) not in given:
                 self.total += result.nbytes
         return results
+
+
+def _memory(tensor: Tensor) -> int:
+    """Where a tensor's numbers lie. (``_base`` is not set inside of a dispatch mode.)"""
+    return tensor.untyped_storage().data_ptr()
