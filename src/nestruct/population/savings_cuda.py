@@ -1,8 +1,8 @@
 """Kernels for members with few examples each, whose work is reading memory.
 
 `row_products` and `with_own_terms` read and write members' rows once. `bernoulli` is the last layer
-of a decoder, its members' own terms and the log-likelihood in one: ``[members, inputs]`` is never
-written.
+of a decoder, its members' own terms and the log-likelihood: the shared product of some rows at a
+time, which the cache may still hold when the log-likelihood reads it.
 """
 
 import math
@@ -13,7 +13,7 @@ import triton.language as tl
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-_ROWS, _COLUMNS, _INNER = 64, 128, 32  # of a block; the products of a step need all three
+_AT_ONCE = 8192  # rows of which the logits are in memory at once
 
 
 @triton.jit
@@ -85,9 +85,7 @@ def _row_products_kernel(
 
 @triton.jit
 def _bernoulli_kernel(
-    hidden,
-    weight,
-    bias,
+    shared,
     inner,
     own,
     own_bias,
@@ -96,52 +94,35 @@ def _bernoulli_kernel(
     out,
     num_rows,
     num_examples,
-    num_pairs,
-    size,
     num_inputs,
     own_stride,
     own_bias_stride,
-    HAS_BIAS: tl.constexpr,  # noqa: N803
+    sign,
     HAS_OWN_BIAS: tl.constexpr,  # noqa: N803
-    PRECISION: tl.constexpr,  # noqa: N803
     ROWS: tl.constexpr,  # noqa: N803
     COLUMNS: tl.constexpr,  # noqa: N803
-    INNER: tl.constexpr,  # noqa: N803
 ):
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     inside = row < num_rows
-    member = row // num_examples
-    pair = member % num_pairs
-    sign = tl.where(member < num_pairs, 1.0, -1.0)
-    scale = tl.load(inner + row, mask=inside, other=0.0)
+    pair = row // num_examples
+    scale = sign * tl.load(inner + row, mask=inside, other=0.0)
     example = tl.load(index + row, mask=inside, other=0)
     total = tl.zeros((ROWS,), tl.float32)
-    for first in range(0, num_inputs, COLUMNS):
-        column = first + tl.arange(0, COLUMNS)
-        within = column < num_inputs
-        both = inside[:, None] & within[None, :]
-        logits = tl.zeros((ROWS, COLUMNS), tl.float32)
-        for start in range(0, size, INNER):
-            k = start + tl.arange(0, INNER)
-            mask = inside[:, None] & (k < size)[None, :]
-            left = tl.load(hidden + row[:, None] * size + k[None, :], mask=mask, other=0.0)
-            mask = (k < size)[:, None] & within[None, :]
-            place = column[None, :] * size + k[:, None]
-            shared = tl.load(weight + place, mask=mask, other=0.0)
-            logits += tl.dot(left, shared, input_precision=PRECISION)
+    for start in range(0, num_inputs, COLUMNS):
+        column = start + tl.arange(0, COLUMNS)
+        mask = inside[:, None] & (column < num_inputs)[None, :]
+        place = row[:, None] * num_inputs + column[None, :]
+        logits = tl.load(shared + place, mask=mask, other=0.0)
         place = pair[:, None] * own_stride + column[None, :]
-        move = scale[:, None] * tl.load(own + place, mask=both, other=0.0)
+        logits += scale[:, None] * tl.load(own + place, mask=mask, other=0.0)
         if HAS_OWN_BIAS:
             place = pair[:, None] * own_bias_stride + column[None, :]
-            move += tl.load(own_bias + place, mask=both, other=0.0)
-        logits += sign[:, None] * move
-        if HAS_BIAS:
-            logits += tl.load(bias + column, mask=within, other=0.0)[None, :]
+            logits += sign * tl.load(own_bias + place, mask=mask, other=0.0)
         place = example[:, None] * num_inputs + column[None, :]
-        seen = tl.load(x + place, mask=both, other=0.0)
+        seen = tl.load(x + place, mask=mask, other=0.0)
         # softplus, of which neither branch overflows
         soft = tl.maximum(logits, 0.0) + tl.log(1.0 + tl.exp(-tl.abs(logits)))
-        total += tl.sum(tl.where(both, seen * logits - soft, 0.0), 1)
+        total += tl.sum(tl.where(mask, seen * logits - soft, 0.0), 1)
     tl.store(out + row, total, mask=inside)
 
 
@@ -210,35 +191,37 @@ def bernoulli(
         batch: The examples.
         index: Which of them each row is compared with.
     """
-    hidden, weight, batch = (
-        hidden.contiguous(),
-        layer.weight.detach().contiguous(),
-        batch.contiguous(),
-    )
-    bias, own = layer.bias, _rows(own)
+    batch, index, inner = batch.contiguous(), index.contiguous(), inner.contiguous()
+    own = _rows(own)
     moves = own if own_bias is None else _rows(own_bias)
-    members, rows, size = hidden.shape
-    out = hidden.new_empty(members, rows)
-    shape = (out.numel(), rows, len(own), size, len(weight), own.stride(0), moves.stride(0))
+    members, rows, _ = hidden.shape
+    pairs, out = len(own), hidden.new_empty(members, rows)
+    each = max(1, _AT_ONCE // rows)
     with torch.cuda.device_of(out):
-        _bernoulli_kernel[(math.ceil(out.numel() / _ROWS),)](
-            hidden,
-            weight,
-            weight if bias is None else bias.detach(),
-            inner.contiguous(),
-            own,
-            moves,
-            batch,
-            index.contiguous(),
-            out,
-            *shape,
-            HAS_BIAS=bias is not None,
-            HAS_OWN_BIAS=own_bias is not None,
-            PRECISION="ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32",
-            ROWS=_ROWS,
-            COLUMNS=_COLUMNS,
-            INNER=_INNER,
-        )
+        for first in range(0, pairs, each):
+            last = min(first + each, pairs)
+            for half in range(members // pairs):  # the own terms are in the cache the second time
+                some = slice(half * pairs + first, half * pairs + last)
+                shared = nn.functional.linear(hidden[some], layer.weight, layer.bias).contiguous()
+                count, num_inputs = (last - first) * rows, shared.shape[-1]
+                _bernoulli_kernel[(math.ceil(count / 8),)](
+                    shared,
+                    inner[some],
+                    own[first:last],
+                    moves[first:last],
+                    batch,
+                    index[some],
+                    out[some],
+                    count,
+                    rows,
+                    num_inputs,
+                    own.stride(0),
+                    moves.stride(0),
+                    1.0 - 2.0 * half,
+                    HAS_OWN_BIAS=own_bias is not None,
+                    ROWS=8,
+                    COLUMNS=256,
+                )
     return out
 
 
