@@ -4,9 +4,9 @@
 
 The scoreboard's tasks, so small that every structure can be listed, at three stages of training:
 cosine to the truth of one estimate of the encoder's gradient, and of their mean, variance and bias
-as in `gradient_quality.py`. Methods and options are those of the scoreboard's plans, but every
-method decodes ``budget`` structures per example: by its number of samples, or as the mean of
-several estimates. One that draws nothing decodes once, since more would be the same.
+as in `gradient_quality.py`. Methods and options are those of the scoreboard's plans; each decodes
+``budget`` structures per example, by its number of samples or as the mean of several estimates. One
+that draws nothing decodes once: more would be the same. REINFORCE, which has no bias, trains.
 
 The truth is the gradient of the expected loss under the law that a method samples, summed over all
 structures with exact chances: Gibbs', and perturb-and-MAP's for trees and subsets. For paths the
@@ -16,7 +16,8 @@ latter are not known. There the derivative is averaged over noise, in a form of 
 
 where e is chosen if its own noise is above B - A, the best total without it less the best with it.
 That reads the list of paths, calls no solver and shares nothing with the estimators. `halves` is
-the cosine of two such averages. What learns from labels or at the argmax itself aims elsewhere.
+the cosine of two such averages, `divergence` the length of the divergence's gradient, which all
+have exactly. What learns from labels or at the argmax itself aims elsewhere.
 """
 
 import argparse
@@ -38,7 +39,7 @@ from table_data import Data, to_text
 from table_rest import ELSEWHERE, TRAINED, scoreboard_gradient_table
 from torch import Tensor
 
-from nestruct.data import select_rows
+from nestruct.data import batch_size, select_rows
 from nestruct.estimators.enumeration import list_members
 from nestruct.estimators.registry import ESTIMATORS
 from nestruct.models.structured import hard_structures
@@ -54,7 +55,7 @@ class Task:
     """A small version of one of the scoreboard's tasks."""
 
     plan: str
-    lr: float  # of Adam, with which StructureNES trains: the middle one of the plan's search
+    lr: float  # of Adam in training: the middle one of the plan's search
     steps: tuple[int, int, int]  # of training before each stage
     small: str = ""  # what differs from the plan
 
@@ -129,8 +130,8 @@ def all_losses(model: Any, batch: Any, scores: Tensor, every: Tensor) -> Tensor:
     return found - found.mean(1, keepdim=True)
 
 
-def truth(model: Any, batch: Any, law: str, draws: int, seed: int) -> tuple[Tensor, float, float]:
-    """The encoder's gradient; how much of its square is error, and its halves' cosine."""
+def truth(model: Any, batch: Any, law: str, draws: int, seed: int) -> tuple[Tensor, float, Data]:
+    """The encoder's gradient; how much of its square is error; and what is noted of it."""
     model = copy.deepcopy(model)  # running statistics move
     scores = model.encode(batch)
     every, places = members(model, scores)
@@ -143,15 +144,19 @@ def truth(model: Any, batch: Any, law: str, draws: int, seed: int) -> tuple[Tens
 
     if law == "Gibbs":
         chances = (scores.flatten(1) @ every.flatten(1).T).softmax(-1)
+        expected = [(chances * losses).sum(-1)]
     elif law == "Gumbel" and isinstance(model.structure, KSubset | SpanningTree):
         chance = perturb_and_map_law(model.structure, scores).view(len(scores), places.shape[1], -1)
         chances = torch.stack([chance[:, r, p] for r, p in enumerate(places.T)]).prod(0)
+        expected = [(chances * losses).sum(-1)]
     else:
         slopes = conditional(scores.detach(), every, losses, law, draws, seed)
-        one, other = (gradient((slope * scores).sum(-1)) for slope in slopes)
-        error = (one - other).square().sum() / (one + other).square().sum()
-        return (one + other) / 2, float(error), float(cosine(one, other))
-    return gradient((chances * losses).sum(-1)), 0.0, 1.0
+        expected = [(slope * scores).sum(-1) for slope in slopes]
+    found = torch.stack([gradient(one) for one in expected])
+    mean, charged = found.mean(0), gradient((0 * scores).flatten(1).sum(1))
+    noted = {"halves": cosine(found[0], found[-1]), "divergence": charged.norm() / mean.norm()}
+    error = (found[0] - mean).square().sum() / (mean @ mean)
+    return mean, float(error), {name: float(value) for name, value in noted.items()}
 
 
 @torch.no_grad()
@@ -179,32 +184,32 @@ def conditional(
     return found
 
 
-def rows_of(train: Any, number: int, batch: int, seed: int) -> Any:
+def rows_of(train: Any, number: int, size: int, seed: int) -> Any:
     """A minibatch that depends on the two numbers alone."""
     generator = torch.Generator().manual_seed(1_000_003 * seed + number)
-    size = len(train) if isinstance(train, Tensor) else len(next(iter(train.values())))
-    return select_rows(train, torch.randint(size, (batch,), generator=generator))
+    return select_rows(train, torch.randint(batch_size(train), (size,), generator=generator))
 
 
 def stages(task: Task, seed: int) -> Iterator[tuple[Data, Any, Any, int]]:
-    """The model at each stage, trained by the plan's StructureNES; and what it is worth there."""
-    recipe = recipes(task, seed)["StructureNES"]
+    """The model at each stage, and its value; trained by REINFORCE, whose limit has no bias."""
+    recipe = recipes(task, seed)["REINFORCE"]
     made = build(recipe)
     model: Any = made.model
     data, batch, done = made.data.splits(), recipe.training.batch_size or 32, 0
+    unbiased, _ = at_budget(recipe, 16, batch)
     adam = torch.optim.Adam(model.parameters(), lr=task.lr)
     for stage, steps in zip(TRAINED, task.steps, strict=True):
         model.train()
         for step in range(done, steps):
             rows = rows_of(data["train"], step, batch, seed)
-            made.estimator.backward(model, rows, seed=seed, step=step)
+            unbiased.backward(model, rows, seed=seed, step=step)
             adam.step()
         done = steps
-        found = copy.deepcopy(model).eval().metrics(data["validation"], Noise(seed=0))
-        value: Any = found[recipe.training.metric]
+        found: Any = copy.deepcopy(model).eval().metrics(data["validation"], Noise(seed=0))
+        value = found[recipe.training.metric]
         value, over = value if isinstance(value, tuple) else (value, torch.ones_like(value))
-        worth = float(value.sum() / over.sum())
-        yield {"stage": stage, "steps": steps, "worth": worth}, model, data["train"], batch
+        noted = {"stage": stage, "steps": steps, "worth": float(value.sum() / over.sum())}
+        yield noted, model, data["train"], batch
 
 
 def measure(task: Task, seed: int, options: argparse.Namespace) -> Iterator[Data]:
@@ -221,15 +226,16 @@ def measure(task: Task, seed: int, options: argparse.Namespace) -> Iterator[Data
             target = "Gumbel" if law in ELSEWHERE else law
             if target not in truths:
                 truths[target] = know(target)
-            exact, error, halves = truths[target]
+            exact, error, noted = truths[target]
             warm_up(model, estimator, others, min(stage["steps"], WARM_UP))
             report = estimator.backward(copy.deepcopy(model), batch, seed=6)
-            draws = law not in ELSEWHERE or getattr(estimator, "loss", "") == "fenchel_young"
+            draws = law not in ELSEWHERE or method == "Fenchel-Young"
             trials = options.trials if draws else 2
             every = torch.stack(list(estimates(model, estimator, batch, trials * repeats, 0)))
             found = every.view(trials, repeats, -1).mean(1)
             each, spread = cosine(found, exact), compare(found, exact, error)
             row = stage | {"method": method, "law": law, "seed": seed, "trials": trials}
+            row |= noted
             row |= zip(("variance", "off", "chance"), spread or [None] * 3, strict=True)
             yield row | {
                 "decoded": repeats * float(report.num_decoded or 0) / size,
@@ -237,7 +243,6 @@ def measure(task: Task, seed: int, options: argparse.Namespace) -> Iterator[Data
                 "cosine": float(each.mean()),
                 "cosine_error": float(each.std() / trials**0.5),
                 "cosine_of_mean": float(cosine(found.mean(0), exact)),
-                "halves": halves,
                 "to_gumbel": float(cosine(exact, truths["Gumbel"][0])),
                 "seconds": round(time.perf_counter() - start, 2),
             }
@@ -245,10 +250,9 @@ def measure(task: Task, seed: int, options: argparse.Namespace) -> Iterator[Data
 
 def pooled(runs: list[Data]) -> Data:
     """What the seeds of one method at one stage say together."""
-    first = runs[0]
     keys = ("task", "stage", "steps", "method", "law", "decoded", "solved", "trials")
-    found = {key: first[key] for key in keys}
-    for key in ("cosine", "cosine_of_mean", "to_gumbel", "worth"):
+    found = {key: runs[0][key] for key in keys}
+    for key in ("cosine", "cosine_of_mean", "to_gumbel", "worth", "divergence"):
         found[key] = statistics.fmean(run[key] for run in runs)
     cosines = torch.tensor([run["cosine"] for run in runs])
     found["cosine_error"] = float(cosines.std() / len(runs) ** 0.5) if len(runs) > 1 else None
@@ -267,23 +271,19 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=2000, help="of noise, twice, for a truth")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
+    options, start, runs = parser.parse_args(), time.perf_counter(), []
     torch.set_num_threads(1)
-    start = time.perf_counter()
     facts = describe_environment(torch.device("cpu")) | {"load": os.getloadavg()[0]}
-    runs = []
     for name, seed in itertools.product(options.tasks, range(options.seeds)):
         for run in measure(TASKS[name], seed, options):
             runs.append({"task": name} | run)
-            keys = ("task", "stage", "method", "seed", "cosine", "cosine_of_mean", "seconds")
-            print(*(runs[-1][key] for key in keys), flush=True)
+            print(name, seed, run["stage"], run["method"], run["cosine"], flush=True)
     kinds = dict.fromkeys((run["task"], run["stage"], run["method"]) for run in runs)
     groups = [[r for r in runs if (r["task"], r["stage"], r["method"]) == kind] for kind in kinds]
-    facts["seconds"] = round(time.perf_counter() - start)
     data = {
         "title": "One gradient of every method of the scoreboard beside the exact one",
         "protocol": " ".join((__doc__ or "").split("\n\n")[2].split()),
-        "environment": facts,
+        "environment": facts | {"seconds": round(time.perf_counter() - start)},
         "options": {k: v for k, v in vars(options).items() if k != "json"},
         "tasks": {name: asdict(TASKS[name]) for name in options.tasks},
         "rows": [pooled(group) for group in groups],
