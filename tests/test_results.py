@@ -6,7 +6,7 @@ import re
 import sys
 from argparse import Namespace
 from importlib import import_module
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
@@ -228,3 +228,20 @@ def test_gradients_are_measured_at_equal_decodings(gradients):
     (exact,) = (row for row in rows if row["method"] == "exact marginals")
     assert exact["cosine"] > 0.9999  # a regret is linear in the path: no bias and no noise
     assert exact["to_gumbel"] < 0.999
+
+
+def test_gradients_name_their_seeds_their_commit_and_their_cost(gradients):
+    data = read("scoreboard-gradients")
+    assert data["protocol"]
+    assert re.fullmatch("[0-9a-f]{7}", data["environment"]["commit"])
+    assert data["environment"]["seconds"] > 0
+    for name, task in gradients.TASKS.items():
+        found = [(r["stage"], r["method"]) for r in data["rows"] if r["task"] == name]
+        assert found == list(product(gradients.TRAINED, gradients.recipes(task, 0)))
+    groups: dict[Any, list[Any]] = {}
+    for run in data["runs"]:
+        assert run["seconds"] >= 0
+        assert run["halves"] > 0.998
+        groups.setdefault((run["task"], run["stage"], run["method"]), []).append(run)
+    assert [gradients.pooled(runs) for runs in groups.values()] == data["rows"]
+    assert all(row["seeds"] == [0, 1, 2] for row in data["rows"])
