@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import nestruct
 from nestruct.data import select_rows, to_device
@@ -44,12 +44,17 @@ def estimators(budget: int) -> dict[str, Any]:
     }
 
 
+def encoder_parameters(model: Any) -> list[nn.Parameter]:
+    """What is in front of the solver; all of a model that has nothing else."""
+    return list(getattr(model, "encoder", model).parameters())
+
+
 def estimates(model: Any, estimator: Any, batch: Any, trials: int, first: int) -> Iterator[Tensor]:
     """Independent estimates of the encoder's gradient, flat."""
     model = copy.deepcopy(model)  # running statistics move
     for step in range(first, first + trials):
         estimator.backward(model, batch, seed=7, step=step)
-        pieces = [p.grad.flatten() for p in model.encoder.parameters() if p.grad is not None]
+        pieces = [p.grad.flatten() for p in encoder_parameters(model) if p.grad is not None]
         yield torch.cat(pieces).double().cpu()
 
 
@@ -63,7 +68,8 @@ def mean_gradient(model: Any, estimator: Any, batch: Any, trials: int, first: in
 
 def warm_up(model: Any, estimator: Any, others: Sequence[Any], steps: int) -> None:
     """Gives moving averages their time, and a baseline's network its training, on other data."""
-    if not (isinstance(estimator, nestruct.NVIL) or getattr(estimator, "baseline", "") == "ema"):
+    kept = isinstance(estimator, nestruct.NVIL | nestruct.AIMLE)
+    if not (kept or getattr(estimator, "baseline", "") == "ema"):
         return  # nothing to warm up
     adam = None
     for step in range(steps):
@@ -75,6 +81,36 @@ def warm_up(model: Any, estimator: Any, others: Sequence[Any], steps: int) -> No
 
 def cosine(one: Tensor, other: Tensor) -> Tensor:
     return torch.nn.functional.cosine_similarity(one, other, dim=-1)
+
+
+def compare(found: Tensor, truth: Tensor, error: float) -> tuple[float, float, float] | None:
+    """Variance, squared bias and chance's share of it, of estimates of the truth's length along it.
+
+    In units of the truth's squared length. None where the scale of the estimates, which shaped
+    losses leave open, cannot be told from 0.
+
+    Args:
+        found: The estimates, one in each row.
+        truth: What they should be on average.
+        error: The truth's own squared error.
+    """
+    square = truth @ truth
+    along = found @ truth / square
+    if not along.mean() > 3 * along.std() / len(along) ** 0.5:
+        return None
+    scaled = found / along.mean()
+    variance = float(scaled.var(0).sum() / square)
+    off = float((scaled.mean(0) - truth).square().sum() / square)
+    # Both means differ from their limits by chance too.
+    return variance, off, variance / len(found) + error
+
+
+def bias(off: float, chance: float) -> dict[str, float | None]:
+    """The bias less what is chance; where that is more than the rest, a bound."""
+    rest = max(off - chance, 0.0)
+    if rest > chance:
+        return {"bias": rest**0.5, "bias_below": None}
+    return {"bias": None, "bias_below": off**0.5}
 
 
 def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
@@ -104,20 +140,11 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
         warm_up(model, estimator, others, options.warm_up)
         found = torch.stack(list(estimates(model, estimator, batch, options.trials, 0)))
         row: dict[str, float | None] = {"cosine": float(cosine(found, truth).mean())}
-        along = found @ truth / (truth @ truth)  # shaped losses have a scale of their own
         row |= {"variance": None, "bias": None, "bias_below": None}
-        if along.mean().abs() > 3 * along.std() / len(along) ** 0.5:  # else its scale is unknown
-            scaled = found / along.mean()
-            variance = float(scaled.var(0).sum() / (truth @ truth))
-            # Both means differ from their limits by chance too: that much is taken off.
-            chance = variance / len(found) + float(error)
-            off = float((scaled.mean(0) - truth).square().sum() / (truth @ truth))
-            bias = max(off - chance, 0.0) ** 0.5
-            row["variance"] = variance
-            if bias**2 > chance:
-                row["bias"] = bias
-            else:  # within the chance of 50 trials
-                row["bias_below"] = off**0.5
+        spread = compare(found, truth, float(error))
+        if spread is not None:
+            row["variance"], off, chance = spread
+            row |= bias(off, chance)
         rows[label] = row
         shown = {k: "-" if v is None else f"{v:.3g}" for k, v in row.items()}
         print(

@@ -21,6 +21,7 @@ from nestruct.models.structured import f1
 from nestruct.reports import Run
 
 TRAINED = ("untrained", "early", "trained")
+ELSEWHERE = ("argmax", "labels")  # what methods see that do not aim at an expected loss
 # The recipes of the demo's page, and how the names of their runs begin.
 DEMO = {
     "graph-layout-10": "seed=",
@@ -121,6 +122,34 @@ def gradient_table(data: Data) -> str:
     for when in TRAINED:
         columns += [f"{when}: cosine", "variance", "bias"]
     return numeric(columns, lines)
+
+
+def scoreboard_gradient_table(data: Data, task: str) -> str:
+    """One task's methods beside the exact gradient; those that aim elsewhere come last."""
+    cells = {(row["method"], row["stage"]): row for row in data["rows"] if row["task"] == task}
+    laws = {method: row["law"] for (method, _), row in cells.items()}
+    lines = []
+    for method in sorted(laws, key=lambda method: laws[method] in ELSEWHERE):
+        first = cells[method, TRAINED[0]]
+        line = [method, first["law"], f"{first['decoded']:.0f}", f"{first['solved']:.0f}"]
+        for when in TRAINED:
+            cell = cells[method, when]
+            line.append(f"{cell['cosine']:z.2f} ({cell['cosine_of_mean']:z.2f})")
+            if first["law"] == "labels":
+                line += ["", ""]
+            else:
+                below, bias = cell["bias_below"], cell["bias"]
+                line.append(_variance(cell["variance"]))
+                line.append(f"< {_size(below)}" if below is not None else _size(bias))
+        lines.append(line)
+    columns = ["method", "law", "decodings", "solver calls"]
+    for when in TRAINED:
+        columns += [f"{when}: cosine (of the mean)", "variance", "bias"]
+    return numeric(columns, lines, text=2)
+
+
+def _size(value: float | None) -> str:
+    return "-" if value is None else f"{value:.{1 if value >= 1 else 2}f}"
 
 
 def _cosine(value: float) -> str:

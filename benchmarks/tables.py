@@ -12,6 +12,7 @@ import argparse
 import re
 import sys
 from collections.abc import Callable
+from functools import partial
 
 import grid_path
 import learned_covariance
@@ -72,6 +73,13 @@ TABLES: dict[str, tuple[Callable[..., str], tuple[str, ...]]] = {
     "layer-speed": (table_rest.layer_table, ("layer-speed",)),
     "scoreboard": (scoreboard.main_table, ("scoreboard",)),
     "scoreboard-cost": (scoreboard.cost_table, ("scoreboard",)),
+    **{
+        f"scoreboard-gradients-{task.lower()}": (
+            partial(table_rest.scoreboard_gradient_table, task=task),
+            ("scoreboard-gradients",),
+        )
+        for task in ("Paths", "Trees", "Subsets")
+    },
     "solvers": (table_solvers.main_table, ("solvers-cpu",)),
     "figure2-cpu": (table_rest.scaling_table, ("scaling-cpu",)),
     "figure2-cuda": (table_rest.scaling_table, ("scaling-cuda",)),

@@ -4,12 +4,17 @@ import hashlib
 import json
 import re
 import sys
+from argparse import Namespace
 from importlib import import_module
+from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+import nestruct
+from nestruct.models import SubsetVAE, mlp
 from nestruct.reports import read_run, write_page
 
 ROOT = Path(__file__).parents[1]
@@ -171,3 +176,72 @@ def test_runs_of_earlier_versions_can_be_shown(tmp_path):
     write_page(folders, tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert all(folder.name in page for folder in folders)
+
+
+@pytest.fixture(scope="module")
+def gradients(tables) -> Any:
+    """``benchmarks/scoreboard_gradients.py``."""
+    return import_module("scoreboard_gradients")
+
+
+@pytest.mark.parametrize("structure", ["trees", "subsets"])
+def test_gradients_averaged_over_noise_are_those_of_exact_chances(gradients, structure):
+    """The truth for paths, where it is known to every digit too, by other code."""
+    torch.manual_seed(0)
+    batch = torch.randn(4, 3).sign().clamp(min=0)
+    model: Any = SubsetVAE(3, num_subsets=2, num_items=4, k=2, hidden_sizes=(8,))
+    if structure == "trees":
+        model = nestruct.StructuredVAE(mlp(3, 6), mlp(6, 3), nestruct.SpanningTree(4))
+    with torch.no_grad():
+        for parameter in model.encoder.parameters():
+            parameter.mul_(3)  # at equal scores the laws are alike
+    scores = model.encode(batch)
+    every, _ = gradients.members(model, scores)
+    losses = gradients.all_losses(model, batch, scores, every)
+    flat = scores.flatten(1)
+    halves = []
+    for slope in gradients.conditional(flat.detach(), every.flatten(1), losses, "Gumbel", 4000, 0):
+        loss = (slope * flat).sum(1).mean() + model.divergence(scores, batch).mean()
+        pieces = torch.autograd.grad(loss, list(model.encoder.parameters()), retain_graph=True)
+        halves.append(torch.cat([piece.flatten() for piece in pieces]).double())
+    found, error = (halves[0] + halves[1]) / 2, (halves[0] - halves[1]).norm() / 2
+    assert error < 0.05 * found.norm()
+    exact, own_error, _ = gradients.truth(model, batch, "Gumbel", 0, 0)
+    assert own_error == 0
+    assert (found - exact).norm() < 3 * error
+    other, *_ = gradients.truth(model, batch, "Gibbs", 0, 0)
+    assert (found - other).norm() > 6 * error
+    if structure == "trees":
+        nestruct.Enumeration(law="perturb_and_map").backward(model, batch, seed=0)
+        pieces = [p.grad.flatten() for p in model.encoder.parameters()]
+        assert torch.allclose(torch.cat(pieces).double(), exact, atol=1e-6)
+
+
+def test_gradients_are_measured_at_equal_decodings(gradients):
+    task, options = gradients.TASKS["Paths"], Namespace(budget=4, trials=3, draws=100)
+    methods = list(gradients.recipes(task, 0))
+    rows = list(islice(gradients.measure(task, 0, options), len(methods)))
+    assert [row["method"] for row in rows] == methods
+    assert {row["stage"] for row in rows} == {"untrained"}
+    for row in rows:
+        assert row["decoded"] == (1 if row["law"] in ("argmax", "labels") else 4)
+    (exact,) = (row for row in rows if row["method"] == "exact marginals")
+    assert exact["cosine"] > 0.9999  # a regret is linear in the path: no bias and no noise
+    assert exact["to_gumbel"] < 0.999
+
+
+def test_gradients_name_their_seeds_their_commit_and_their_cost(gradients):
+    data = read("scoreboard-gradients")
+    assert data["protocol"]
+    assert re.fullmatch("[0-9a-f]{7}", data["environment"]["commit"])
+    assert data["environment"]["seconds"] > 0
+    for name, task in gradients.TASKS.items():
+        found = [(r["stage"], r["method"]) for r in data["rows"] if r["task"] == name]
+        assert found == list(product(gradients.TRAINED, gradients.recipes(task, 0)))
+    groups: dict[Any, list[Any]] = {}
+    for run in data["runs"]:
+        assert run["seconds"] >= 0
+        assert run["halves"] > 0.998
+        groups.setdefault((run["task"], run["stage"], run["method"]), []).append(run)
+    assert [gradients.pooled(runs) for runs in groups.values()] == data["rows"]
+    assert all(row["seeds"] == [0, 1, 2] for row in data["rows"])
