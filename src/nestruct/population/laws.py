@@ -116,7 +116,12 @@ class RankOneDirections:
         pieces = []
         for name, places in self.places.items():
             left, *right = (flat[:, place] for place in places)
-            total = (left * weights[:, None]).T @ right[0] if right else weights @ left
+            if not right:
+                total = weights @ left
+            elif left.shape[1] < right[0].shape[1]:  # the weighted factor is written: the short one
+                total = (left * weights[:, None]).T @ right[0]
+            else:
+                total = left.T @ (right[0] * weights[:, None])
             pieces.append(total.flatten() / self.scales[name])
         return torch.cat(pieces)
 
