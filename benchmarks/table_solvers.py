@@ -7,6 +7,7 @@ from table_data import Data, numeric
 SIZES = (25, 50, 100)
 NO_PEERS = ("topk",)  # a floor: it does not write the answer
 NAMES = {"supar": "SuPar", "plain": "plain torch"}
+SMALL = 128  # instances: below that a launch on a GPU is most of what is timed
 
 
 def main_table(data: Data) -> str:
@@ -25,6 +26,8 @@ def main_table(data: Data) -> str:
 
 
 def _conditions(session: dict[str, Any]) -> str:
+    if "gpu" in session:
+        return f"one {session['gpu']}"
     threads = "one thread" if session["threads"] == 1 else f"{session['threads']} threads"
     by_process = session.get("clock") == "process"
     return f"{threads} of {session['cpu']}, {'CPU time' if by_process else 'wall-clock'}"
@@ -33,6 +36,7 @@ def _conditions(session: dict[str, Any]) -> str:
 def _one_table(rows: list[dict[str, Any]]) -> str:
     lines: list[list[str]] = []
     missed: list[str] = []
+    small: list[str] = []
     for problem in dict.fromkeys(row["problem"] for row in rows):
         cells, peers, below, bar = [], [], [], ""
         for n in SIZES:
@@ -44,7 +48,12 @@ def _one_table(rows: list[dict[str, Any]]) -> str:
                 continue
             best = min(others, key=lambda row: row["min_us"], default=None)
             times = best["min_us"] / own[0]["min_us"] if best else None
-            cells += [_figure(own[0]["median_us"]), "" if times is None else _figure(times)]
+            mark = ""
+            if own[0]["batch"] < SMALL:
+                mark = " *"
+                small.append(f"{own[0]['batch']}")
+            figure = _figure(own[0]["median_us"]) + mark
+            cells += [figure, "" if times is None else _figure(times)]
             if best:
                 peers.append(NAMES.get(best["solver"], best["solver"]))
             said = own[0].get("bar", "")
@@ -62,6 +71,8 @@ def _one_table(rows: list[dict[str, Any]]) -> str:
         lines.append([problem, *cells, ", ".join(dict.fromkeys(peers)), bar])
     columns = [each for n in SIZES for each in (f"n = {n}", "times")]
     text = numeric(["", *columns, "best peer", "bar"], lines)
+    if small:
+        text += f"\n\\* in batches of {' and '.join(dict.fromkeys(small))} instances only.\n"
     if missed:
         text += (
             "\nBars that are missed; the floor is the largest one of an instance:\n\n"

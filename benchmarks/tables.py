@@ -81,6 +81,7 @@ TABLES: dict[str, tuple[Callable[..., str], tuple[str, ...]]] = {
         for task in ("Paths", "Trees", "Subsets")
     },
     "solvers": (table_solvers.main_table, ("solvers-cpu",)),
+    "solvers-h200": (table_solvers.main_table, ("solvers-h200",)),
     "figure2-cpu": (table_rest.scaling_table, ("scaling-cpu",)),
     "figure2-cuda": (table_rest.scaling_table, ("scaling-cuda",)),
     "learned-covariance": (learned_covariance.main_table, ("learned-covariance",)),

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[1]
 RESULTS, BENCHMARKS, DOCS = ROOT / "results", ROOT / "benchmarks", ROOT / "docs"
 FIXTURES = ROOT / "tests" / "fixtures" / "runs"
 COLLECTED: tuple[str, ...] = ("table1", "table2", "table3", "table3-revival", "appendix", "demo")
-COLLECTED += ("subset-dvae", "listops", "scoreboard")
+COLLECTED += ("subset-dvae", "listops", "scoreboard", "learned-covariance")
 pytestmark = pytest.mark.skipif(
     not (RESULTS.is_dir() and BENCHMARKS.is_dir()),
     reason="a source distribution has no results",
