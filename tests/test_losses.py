@@ -1,6 +1,8 @@
 """Losses that compare structures: against lists of all members, closed forms and differences."""
 
 import math
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -311,6 +313,12 @@ def test_compiled_surroundings_give_the_same(name):
         value = run(scores)
         found.append((value, torch.autograd.grad(value, encoder.weight)[0]))
     torch.testing.assert_close(*found)
+
+
+def test_importing_nestruct_imports_no_compiler():
+    """It takes a second, in every command and every run."""
+    code = "import sys, nestruct; sys.exit('torch._dynamo' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
 @pytest.mark.parametrize("noise", ["gaussian", "gumbel"])

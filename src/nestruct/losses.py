@@ -6,6 +6,8 @@ black box: their gradient is a difference of structures. None of them decodes an
 structure has a Gibbs law, both have an exact form without noise: a soft maximum for the hard one.
 """
 
+import functools
+from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
@@ -16,6 +18,21 @@ from nestruct.checks import check_choice, check_count, check_positive
 from nestruct.errors import InputError
 from nestruct.noise import Noise, own_generator
 from nestruct.structures import Draws, Gibbs, Structure
+
+
+def _never_compiled(function: Callable) -> Callable:
+    """`torch.compiler.disable`, used when something is compiled: it imports the compiler.
+
+    That is a second, and a third of what ``import nestruct`` would take.
+    """
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return torch.compiler.disable(function)(*args, **kwargs)
+        return function(*args, **kwargs)
+
+    return call
 
 
 class _StructureLoss(nn.Module):
@@ -211,7 +228,7 @@ class FenchelYoungLoss(_StructureLoss):
         value = value + self.sigma * self._total(noise, z - truth).mean(0)
         return torch.where(failed, torch.nan, value)
 
-    @torch.compiler.disable
+    @_never_compiled
     @torch.no_grad()
     def _solve(
         self, scores: Tensor, draws: torch.Generator | Noise | None, context: dict[str, Any]
@@ -328,7 +345,7 @@ class SPOPlusLoss(_StructureLoss):
         losses = torch.where(failed, torch.nan, losses)
         return losses[0] if alone else losses
 
-    @torch.compiler.disable
+    @_never_compiled
     @torch.no_grad()
     def _solve(self, scores: Tensor, context: dict[str, Any]) -> Tensor:
         return self.structure.argmax(scores, **context)
