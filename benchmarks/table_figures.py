@@ -10,6 +10,7 @@ import scoreboard
 import table1
 import table3
 import table3_revival
+import terrain
 import torch
 from table_data import Data, archived, read_json
 
@@ -63,6 +64,7 @@ def draw(folder: Path) -> None:
     board = read_json("scoreboard")
     if scoreboard.tasks(board):
         budgets["scoreboard"] = budget_figures.task_curves(board)
+    budgets["terrain"] = terrain.figure(read_json("terrain"))
     budgets["grid-path"] = budget_figures.regrets(read_json("grid-path"))
     for name, figure in budgets.items():
         _save(figure, folder / f"{name}.png")

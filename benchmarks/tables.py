@@ -26,6 +26,7 @@ import table3_revival
 import table_listops
 import table_rest
 import table_solvers
+import terrain
 from table_data import DOCS, RESULTS, Data, read_json, to_text
 
 # What is made from run files; the other JSON files were written by the benchmark that measured.
@@ -38,6 +39,7 @@ COLLECTED: dict[str, Callable[[], Data]] = {
     "demo": table_rest.collect_demo,
     "subset-dvae": subset_dvae.collect,
     "listops": table_listops.collect,
+    "terrain": terrain.collect,
     "scoreboard": scoreboard.collect,
     "learned-covariance": learned_covariance.collect,
 }
@@ -67,6 +69,8 @@ TABLES: dict[str, tuple[Callable[..., str], tuple[str, ...]]] = {
     "gaps": (table3.gap_table, tuple(f"gap-{sigma}" for sigma in table3.SIGMAS)),
     "subset-dvae": (subset_dvae.main_table, ("subset-dvae",)),
     "listops": (table_listops.main_table, ("listops",)),
+    "terrain": (terrain.main_table, ("terrain",)),
+    "terrain-search": (terrain.search_table, ("terrain",)),
     "grid-path": (grid_path.main_table, ("grid-path",)),
     "grid-path-all": (grid_path.all_table, ("grid-path",)),
     "grid-path-step": (grid_path.step_table, ("grid-path-step",)),

@@ -26,6 +26,13 @@ SMALL_DATA: dict[str, dict[str, Any]] = {
         "num_validation": 6,
         "num_test": 6,
     },
+    "terrain": {
+        "height": 4,
+        "width": 4,
+        "num_train": 12,
+        "num_validation": 6,
+        "num_test": 6,
+    },
     "listops": {
         "min_length": 4,
         "max_length": 9,
@@ -53,6 +60,7 @@ SMALL_MODELS: dict[str, dict[str, Any]] = {
     },
     "relational": {"hidden_size": 5, "num_rollout_steps": 4, "variance": 0.1},
     "subsets": {"num_subsets": 3, "num_items": 4, "k": 2, "hidden_sizes": (5,)},
+    "terrain": {"hidden_size": 5, "loss": "regret"},
 }
 
 

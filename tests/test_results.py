@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[1]
 RESULTS, BENCHMARKS, DOCS = ROOT / "results", ROOT / "benchmarks", ROOT / "docs"
 FIXTURES = ROOT / "tests" / "fixtures" / "runs"
 COLLECTED: tuple[str, ...] = ("table1", "table2", "table3", "table3-revival", "appendix", "demo")
-COLLECTED += ("subset-dvae", "listops", "scoreboard", "learned-covariance")
+COLLECTED += ("subset-dvae", "listops", "terrain", "scoreboard", "learned-covariance")
 pytestmark = pytest.mark.skipif(
     not (RESULTS.is_dir() and BENCHMARKS.is_dir()),
     reason="a source distribution has no results",
@@ -67,7 +67,7 @@ def test_the_figures_are_drawn_from_the_json(tables, tmp_path):
     pytest.importorskip("matplotlib")
     import_module("table_figures").draw(tmp_path)
     drawn = sorted(path.name for path in tmp_path.iterdir())
-    assert len(drawn) == 15 + bool(read("scoreboard")["archives"])
+    assert len(drawn) == 16 + bool(read("scoreboard")["archives"])
     for name in drawn:
         assert (tmp_path / name).read_bytes().startswith((b"\x89PNG", b"<svg"))
         assert (DOCS / "figures" / name).is_file()

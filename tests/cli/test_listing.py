@@ -89,7 +89,7 @@ def test_installed_packages_are_listed_without_being_imported(folder, monkeypatc
         (["estimators", "NVLI"], "did you mean 'NVIL'? `nestruct list estimators` shows all;"),
         (
             ["datasets", "zzz"],
-            "graph-layout, images, listops, patterns, shortest-path, treebanks.",
+            "graph-layout, images, listops, patterns, shortest-path, terrain, treebanks.",
         ),
         (["models", "os:system"], "The model 'os:system' is not a torch module"),
     ],

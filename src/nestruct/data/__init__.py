@@ -20,6 +20,7 @@ from nestruct.data.patterns import Patterns
 from nestruct.data.sentences import Buckets, Sentences, Vocabulary
 from nestruct.data.shortest_path import ShortestPaths
 from nestruct.data.sources import Loader, Pieces, Rows, read_data, read_whole
+from nestruct.data.terrain import Terrain
 from nestruct.data.text import TextReader, tokenise
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "Rows",
     "Sentences",
     "ShortestPaths",
+    "Terrain",
     "TextReader",
     "Treebanks",
     "Vocabulary",

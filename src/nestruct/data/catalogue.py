@@ -13,6 +13,7 @@ from nestruct.data.images import Images
 from nestruct.data.listops import ListOps
 from nestruct.data.patterns import Patterns
 from nestruct.data.shortest_path import ShortestPaths
+from nestruct.data.terrain import Terrain
 from nestruct.data.treebank import Reader
 
 _IDX = ("train-images-idx3-ubyte.gz", "t10k-images-idx3-ubyte.gz")
@@ -201,6 +202,11 @@ CATALOGUE = {
         "the scoreboard: grid paths whose costs follow from features",
         lambda: "100 + 1,000 + 1,000 examples, anew each time",
         make=lambda: ShortestPaths().splits(),
+    ),
+    "terrain": DataSource(
+        "terrain paths: pictures of tiles, their costs and cheapest paths",
+        lambda: "1,000 + 200 + 1,000 maps, anew each time",
+        make=lambda: Terrain().splits(),
     ),
     "listops": DataSource(
         "ListOps: nested lists of digits, with their values and trees",

@@ -10,6 +10,7 @@ from nestruct.data.images import Images
 from nestruct.data.listops import ListOps
 from nestruct.data.patterns import Patterns
 from nestruct.data.shortest_path import ShortestPaths
+from nestruct.data.terrain import Terrain
 
 DATASETS: dict[str, type] = {
     "grammar": Grammar,
@@ -18,5 +19,6 @@ DATASETS: dict[str, type] = {
     "listops": ListOps,
     "patterns": Patterns,
     "shortest-path": ShortestPaths,
+    "terrain": Terrain,
     "treebanks": Treebanks,
 }

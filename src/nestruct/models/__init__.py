@@ -9,6 +9,7 @@ from nestruct.models.path_costs import PathCosts
 from nestruct.models.relational import RelationalVAE
 from nestruct.models.structured import StructuredModel, hard_structures
 from nestruct.models.subset_vae import SubsetVAE
+from nestruct.models.terrain import TerrainPaths
 from nestruct.models.vae import StructuredVAE
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "StructuredModel",
     "StructuredVAE",
     "SubsetVAE",
+    "TerrainPaths",
     "hard_structures",
     "mlp",
 ]

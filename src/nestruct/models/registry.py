@@ -11,6 +11,7 @@ from nestruct.models.parser import ParserVAE
 from nestruct.models.path_costs import PathCosts
 from nestruct.models.relational import RelationalVAE
 from nestruct.models.subset_vae import SubsetVAE
+from nestruct.models.terrain import TerrainPaths
 
 
 @dataclass(frozen=True)
@@ -34,4 +35,5 @@ MODELS = {
     "path-costs": RecipeModel(PathCosts, given=("num_features", "height", "width")),
     "relational": RecipeModel(RelationalVAE, given=("num_nodes", "num_times")),
     "subsets": RecipeModel(SubsetVAE, given=("num_inputs",)),
+    "terrain": RecipeModel(TerrainPaths, given=("height", "width", "tile_size")),
 }

@@ -83,6 +83,8 @@ METRICS: dict[str, Metric] = {
         note="Normalised regret: what decisions cost too much, over what the best ones cost.",
     ),
     "accuracy": Metric(label="accuracy", better="higher", percent=True, headline=True, first=True),
+    "accuracy_tiles": Metric(label="tiles read right", better="higher", percent=True),
+    "share_free": Metric(label="tiles that noise makes free", percent=True),
     "edge_precision": Metric(label="edge precision", better="higher", percent=True),
     "edge_recall": Metric(label="edge recall", better="higher", percent=True),
     "nll": Metric(label="negative log-likelihood"),
