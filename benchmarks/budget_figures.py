@@ -9,12 +9,14 @@ from typing import Any
 import grid_path
 import matplotlib.pyplot as plt
 import scoreboard
+from matplotlib.ticker import LogLocator, NullFormatter
 from table_data import Data
 
 from nestruct.reports.budgets import Curve
 from nestruct.wording import count
 
 NAMES = {"decoded": "decoder evaluations, one example each", "seconds": "seconds"}
+METRICS = {"loss": "negative ELBO", "loss_published": "published loss"}
 
 
 def subset_curves(data: Data) -> Any:
@@ -36,6 +38,7 @@ def subset_curves(data: Data) -> Any:
 def task_curves(data: Data) -> Any:
     """Every method of the scoreboard against decodings and seconds, a row for each task."""
     tasks = scoreboard.tasks(data)
+    places = {name: k for k, name in enumerate(dict.fromkeys(r["row"] for r in data["rows"]))}
     figure, axes = plt.subplots(
         len(tasks), 2, figsize=(10, 3.8 * len(tasks)), layout="constrained", squeeze=False
     )
@@ -43,12 +46,13 @@ def task_curves(data: Data) -> Any:
         so_far = {name: [_best_so_far(curve) for curve in some] for name, some in methods.items()}
         metric = data["runs"][next(r for r in data["rows"] if r["column"] == task)["runs"][0]]["is"]
         for axis, kind in zip(row, NAMES, strict=True):
-            _draw(axis, so_far, kind)
+            _draw(axis, so_far, kind, places)
             if all(value > 0 for some in so_far.values() for c in some for value in c.values):
                 axis.set_yscale("log")
                 axis.yaxis.set_major_formatter("{x:g}")
                 axis.yaxis.set_minor_formatter("{x:g}")
-        row[0].set_ylabel(f"{task}: {metric['metric']} on validation data,\nthe best so far")
+        name = METRICS.get(metric["metric"], metric["metric"])
+        row[0].set_ylabel(f"{task}: {name} on validation data,\nthe best so far")
     return _with_legend(figure, list(axes.flat))
 
 
@@ -71,9 +75,19 @@ def regrets(data: Data) -> Any:
     return figure
 
 
-def _draw(axis: Any, methods: Mapping[str, Sequence[Curve]], kind: str) -> None:
-    """A line for each method: its mean over seeds, at the evaluations that all of them have."""
-    for place, (label, curves) in enumerate(methods.items()):
+def _draw(
+    axis: Any,
+    methods: Mapping[str, Sequence[Curve]],
+    kind: str,
+    places: Mapping[str, int] | None = None,
+) -> None:
+    """A line for each method: its mean over seeds, at the evaluations that all of them have.
+
+    ``places`` says which method has which colour, so that it has the same one in several axes.
+    """
+    places = places or {name: k for k, name in enumerate(methods)}
+    for label, curves in methods.items():
+        place = places[label]
         steps = min(len(curve.values) for curve in curves)
         xs = [_mean([curve.spent[kind][k] for curve in curves]) for k in range(steps)]
         ys = [fmean(curve.values[k] for curve in curves) for k in range(steps)]
@@ -84,7 +98,11 @@ def _draw(axis: Any, methods: Mapping[str, Sequence[Curve]], kind: str) -> None:
             style = ("-", "--", ":")[place // 10 % 3]
             axis.plot(*zip(*points, strict=True), style, color=f"C{place % 10}", label=label)
     axis.set(xscale="log", xlabel=NAMES[kind])
+    low, high = axis.get_xlim()
+    if high / low < 300:  # two powers of ten would be all that it says
+        axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axis.xaxis.set_major_formatter(lambda value, _: count(value))
+    axis.xaxis.set_minor_formatter(NullFormatter())
 
 
 def _best_so_far(curve: Curve) -> Curve:
