@@ -94,7 +94,7 @@ def _draw(
         begun = [all(curve.spent["decoded"][k] != 0 for curve in curves) for k in range(steps)]
         # A logarithmic axis has no place for the untrained model.
         points = [(x, y) for x, y, yes in zip(xs, ys, begun, strict=True) if x and yes]
-        if points:
+        if len(points) > 1:  # one point is no curve
             style = ("-", "--", ":")[place // 10 % 3]
             axis.plot(*zip(*points, strict=True), style, color=f"C{place % 10}", label=label)
     axis.set(xscale="log", xlabel=NAMES[kind])
