@@ -15,6 +15,7 @@ from nestruct.errors import InputError
 from nestruct.structures.answers import are_alike, are_legal, as_numbers, check_shape
 from nestruct.structures.base import SizedStructure
 from nestruct.structures.context import RESERVED, Context, check_mask
+from nestruct.structures.direction import Direction
 from nestruct.structures.instances import Cutter, own_sizes, put_together
 from nestruct.structures.rows import (
     CRASHED,
@@ -134,6 +135,7 @@ class BlackBox(SizedStructure):
             if self.context_names is not None and name not in self.context_names:
                 raise InputError(f"BlackBox: whole names {name!r}, which solve does not take.")
         self._cutter = Cutter(repr(self), [size is None for size in self.part_shape], whole)
+        self._direction = Direction()
 
     def __repr__(self) -> str:
         name = getattr(self.solve, "__name__", type(self.solve).__name__)
@@ -214,6 +216,21 @@ class BlackBox(SizedStructure):
                     f"{only if self.binary else 'finite numbers'}."
                 )
         return z.to(dtype=rows.dtype, device=rows.device), lost
+
+    def check_direction(self, rows: Tensor, z: Tensor, repeats: int) -> None:
+        """Raises if the function minimises, as far as its first answers tell.
+
+        Args:
+            rows: The scores.
+            z: The answers.
+            repeats: After how many rows the same instance comes again, with other scores.
+        """
+        if self._direction.minimises(rows, z, repeats):
+            raise InputError(
+                f"{self!r}: the function seems to minimise: its answers have a lower total of "
+                "z * scores than its other answers to the same instances. It must return the one "
+                "with the highest total, so give a solver of costs -scores."
+            )
 
     def _solve_batch(self, rows: Any, context: dict[str, Any]) -> Tensor:
         with timed():
@@ -310,6 +327,8 @@ class _Call(torch.autograd.Function):
             except SolverError as error:
                 indices = [_index(places[row], lead) for row in (error.rows[0], error.rows[-1])]
                 raise error.sentence(repr(structure), indices, names) from error.__cause__
+        # Without context all instances have the same members; else those of one example do.
+        structure.check_direction(rows, z, lead[-1] if lead and context else 1)
         unanswered = usable & z.reshape(len(rows), -1).isnan().any(-1)
         count_unanswered(int(unanswered.sum()))
         if strict and may_raise(rows):
