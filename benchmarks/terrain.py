@@ -114,13 +114,13 @@ def figure(data: Data) -> Any:
         2, 1 + len(named), figsize=(1.75 * (1 + len(named)), 4.2), layout="constrained"
     )
     for k, row in enumerate(places):
-        row[0].imshow(batch["x"][k, 0], cmap="gray")
+        row[0].imshow(batch["x"][k, 0].numpy(), cmap="gray")
         row[0].set_title("the picture" if k == 0 else "", fontsize=9)
         best = float((batch["z"][k] * batch["costs"][k]).sum())
         for axis, (name, z) in zip(row[1:], named.items(), strict=True):
-            axis.imshow(batch["costs"][k], cmap="YlOrBr", vmin=0, vmax=11)
+            axis.imshow(batch["costs"][k].numpy(), cmap="YlOrBr", vmin=0, vmax=11)
             i, j = z[k].nonzero(as_tuple=True)
-            axis.scatter(j, i, s=16, color="#0072B2")
+            axis.scatter(j.numpy(), i.numpy(), s=16, color="#0072B2")
             paid = float((z[k] * batch["costs"][k]).sum())
             more = "" if paid - best < 1e-4 else f", +{paid / best - 1:.0%}"
             axis.set_xlabel(f"{paid:.1f}{more}", fontsize=9)

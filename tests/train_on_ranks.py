@@ -42,8 +42,13 @@ PATH_METHODS: tuple[str, ...] = (
     "score-nes",
 )
 PATH_METHODS += ("soft-spo-plus", "spo-plus", "structure-nes", "two-stage")
+TERRAIN_METHODS: tuple[str, ...] = (
+    *("aimle", "blackbox", "fenchel-young", "identity", "imle", "perturbed-optimizer", "reinforce"),
+    *("score-nes", "spo-plus", "structure-nes", "two-stage"),
+)
 LIST_METHODS = ("no-tree", "sst", "structure-nes", "tiny", "true-tree")
 PATHS = ("data.num_train=40", "data.num_validation=20", "data.num_test=20")
+TERRAIN = (*PATHS, "data.height=4", "data.width=4", "model.hidden_size=4")
 LISTS = (*PATHS, "data.max_length=14", "model.hidden_size=8", "training.batch_size=11")
 RECIPES: dict[str, tuple[str, ...]] = {
     "graph-layout-tiny": (*LAYOUT, "training.num_starts=1"),
@@ -63,6 +68,8 @@ RECIPES: dict[str, tuple[str, ...]] = {
     **dict.fromkeys((f"table1-{method}" for method in NEIGHBOURS), LAYOUT),
     **dict.fromkeys((f"grid-path-{method}" for method in PATH_METHODS), PATHS),
     "grid-path-nes": (*PATHS, "estimator.population_size=6"),
+    **dict.fromkeys((f"terrain-{method}" for method in TERRAIN_METHODS), TERRAIN),
+    "terrain-nes": (*TERRAIN, "estimator.population_size=6"),
     **dict.fromkeys((f"listops-{method}" for method in LIST_METHODS), LISTS),
     "listops-nes": (*LISTS, "estimator.population_size=6", "estimator.chunk_size=6"),
 }
