@@ -83,6 +83,14 @@ def test_a_training_says_so_in_its_first_step(estimator):
         estimator.backward(model, bits(8, 6), seed=0)
 
 
+def test_answers_that_only_rounding_tells_apart_tell_nothing():
+    """As of a network that gives all instances the same scores at first."""
+    scores = 3 + 1e-8 * gaussian(40, 6).double()
+    looks = Direction()
+    assert not looks.minimises(scores, cheapest(scores), 1)
+    assert not looks.is_known
+
+
 def test_it_looks_until_it_knows():
     scores = answers = torch.eye(4)  # three pairs of neighbours, and five are needed
     worst, best = Direction(), Direction()

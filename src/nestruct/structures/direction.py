@@ -13,6 +13,7 @@ from torch import Tensor
 
 _ROWS = 64  # of a call that are looked at
 _ENOUGH = 5  # pairs of answers that differ
+_ROUNDING = 1e-6  # of the scores: a solver that adds them in float32 may err by that much
 
 
 class Direction:
@@ -38,10 +39,10 @@ class Direction:
         if self.is_known or rows <= repeats:
             return False
         scores, z = scores[:rows].flatten(1).double(), z[:rows].flatten(1).double()
-        others = z[repeats:] - z[:-repeats]
-        moves = torch.where(others == 0, 0.0, (scores[repeats:] - scores[:-repeats]) * others)
-        gains = moves.sum(1)
-        gains = gains[gains.isfinite()]  # not where there is no answer, or a score is infinite
-        self._rising += int((gains > 0).sum())
-        self._falling += int((gains < 0).sum())
+        one, other, change = scores[repeats:], scores[:-repeats], z[repeats:] - z[:-repeats]
+        gains = torch.where(change == 0, 0.0, (one - other) * change).sum(1)
+        sizes = torch.where(change == 0, 0.0, (one.abs() + other.abs()) * change.abs()).sum(1)
+        # NaN where there is no answer, or a score is infinite: neither of the two is counted then.
+        self._rising += int((gains > _ROUNDING * sizes).sum())
+        self._falling += int((gains < -_ROUNDING * sizes).sum())
         return not self.is_known and self._falling >= _ENOUGH
