@@ -17,11 +17,12 @@ def main_table(data: Data) -> str:
         same = [i for i, each in enumerate(data["sessions"]) if _conditions(each) == conditions]
         rows = [row for row in data["rows"] if row["session"] in same]
         if rows:
+            on_gpu = "gpu" in data["sessions"][same[0]]
             used = [data["sessions"][i] for i in same if any(r["session"] == i for r in rows)]
             days = ", ".join(sorted({session["date"][:10] for session in used}))
             commits = ", ".join(dict.fromkeys(each.get("commit") or "not noted" for each in used))
             said = f"Measured with {conditions}, {days}, commit {commits}."
-            text.append(f"{_one_table(rows)}\n{said}\n")
+            text.append(f"{_one_table(rows, on_gpu)}\n{said}\n")
     return "\n".join(text)
 
 
@@ -33,7 +34,7 @@ def _conditions(session: dict[str, Any]) -> str:
     return f"{threads} of {session['cpu']}, {'CPU time' if by_process else 'wall-clock'}"
 
 
-def _one_table(rows: list[dict[str, Any]]) -> str:
+def _one_table(rows: list[dict[str, Any]], on_gpu: bool) -> str:
     lines: list[list[str]] = []
     missed: list[str] = []
     small: list[str] = []
@@ -49,7 +50,7 @@ def _one_table(rows: list[dict[str, Any]]) -> str:
             best = min(others, key=lambda row: row["min_us"], default=None)
             times = best["min_us"] / own[0]["min_us"] if best else None
             mark = ""
-            if own[0]["batch"] < SMALL:
+            if on_gpu and own[0]["batch"] < SMALL:
                 mark = " *"
                 small.append(f"{own[0]['batch']}")
             figure = _figure(own[0]["median_us"]) + mark
