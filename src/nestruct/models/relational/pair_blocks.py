@@ -38,7 +38,9 @@ def score_pairs(
         totals, sums, n, count, *blocks[1][4:], *blocks[2], *blocks[3][:2]
     )
     sums = _second_block(edges, received, sent, skip, n, *_second(blocks[3]))
-    scores, third = compiled(_after)(edges, sums, count, *blocks[3][4:], *flat[-2:])
+    # Apart: in one compiled pass every pair would compute these factors again.
+    weight, constant, third = compiled(_last_factors)(sums, count, *blocks[3][4:], *flat[-2:])
+    scores = compiled(_weigh)(edges, weight, constant)
     statistics = torch.cat([first[:, None], second, third[:, None]], 1)
     return scores.view(*lead, batch, n * (n - 1)), statistics.view(*lead, *statistics.shape[1:])
 
@@ -71,13 +73,17 @@ def _between(
     return received, sent, skip, torch.stack([moments, more], 1)
 
 
-def _after(edges: Tensor, sums: Tensor, count: int, *parameters: Tensor) -> tuple[Tensor, Tensor]:
-    gain, shift, weight, bias = parameters
+def _last_factors(
+    sums: Tensor, count: int, gain: Tensor, shift: Tensor, weight: Tensor, bias: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The last layer's weights and term with normalisation in them, and its moments."""
     scale, shift, moments = _normal(sums, count, gain, shift)
     weight = weight[:, 0]
-    constant = (weight * shift).sum(-1) + bias[:, 0]
-    scores = (edges.float() * (scale * weight)[:, None]).sum(-1)
-    return scores + constant[:, None], moments
+    return scale * weight, (weight * shift).sum(-1) + bias[:, 0], moments
+
+
+def _weigh(edges: Tensor, weight: Tensor, constant: Tensor) -> Tensor:
+    return (edges.float() * weight[:, None]).sum(-1) + constant[:, None]
 
 
 def _product(x: Tensor, weight: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from nestruct.models.relational.pair_blocks import LIMIT
 from nestruct.models.relational.tree_moves_cuda import Blocks
 
 FIRST = Blocks(64, 128, 64, 4, 1)
-SECOND = Blocks(128, 256, 32, 8, 2)
+SECOND = Blocks(64, 256, 64, 4, 1)
 
 
 @triton.jit

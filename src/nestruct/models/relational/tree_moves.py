@@ -49,10 +49,11 @@ def roll_out_trees(
 def _sorted_receivers(z: Tensor, n: int) -> tuple[Tensor, Tensor]:
     """Each receiver's edges as the bits of a number, and all receivers by the number of edges."""
     low, high = torch.triu_indices(n, n, 1, device=z.device)
-    pair = torch.arange(len(low), device=z.device)
-    ends = z.new_zeros(len(low), 2, n)
-    ends[pair, 0, low], ends[pair, 0, high] = (1 << high).to(z), (1 << low).to(z)
-    ends[pair, 1, low] = ends[pair, 1, high] = 1.0
+    node = torch.arange(n, device=z.device)
+    # No assignment of a number: that copies from the host, which a captured graph cannot do.
+    is_low, is_high = low[:, None] == node, high[:, None] == node
+    other = is_low * (1 << high)[:, None] + is_high * (1 << low)[:, None]
+    ends = torch.stack([other, is_low | is_high], 1).to(z)
     # Exact in TF32 too: zeros and ones times powers of two.
     bits, degrees = (z.mT @ ends.flatten(1)).chunk(2, -1)
     few = degrees.flatten(1).nan_to_num().to(torch.uint8)  # sorted in one pass

@@ -29,7 +29,7 @@ class Blocks(NamedTuple):
 
 
 MESSAGES = Blocks(64, 128, 64, 4, 1)
-MOVES = Blocks(128, 256, 32, 8, 2)
+MOVES = Blocks(128, 256, 128, 8, 1)
 
 
 @triton.jit
