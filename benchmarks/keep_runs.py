@@ -4,7 +4,8 @@
 
 Every run folder below RUNS that was tested goes into the archive: ``config.toml``,
 ``environment.json``, ``metrics.jsonl``, ``details.json``, and of ``structures.jsonl`` the first
-evaluation and the one whose model was kept (none of it with ``--logs``). The licences of treebanks
+evaluation and the one whose model was kept (none of it with ``--logs``). Of a run that a search
+tried, ``metrics.jsonl`` keeps the evaluations only. The licences of treebanks
 do not let their sentences be passed on with these files: words are left out, and trees are drawn
 over relations.
 """
@@ -16,6 +17,7 @@ from tempfile import TemporaryDirectory
 
 from nestruct.reports import read_run
 from nestruct.reports.archives import pack_runs
+from nestruct.training.recipes.plan import TRY
 
 FILES = ("config.toml", "environment.json", "metrics.jsonl", "details.json", "attachment.json")
 PRIVATE = "treebanks"  # the data whose words stay where they are
@@ -30,6 +32,10 @@ def keep(run: Path, target: Path, *, logs: bool = False) -> bool:
     for name in FILES:
         if (run / name).is_file():
             (target / name).write_bytes((run / name).read_bytes())
+    if run.name.startswith(TRY):
+        path = target / "metrics.jsonl"
+        records = path.read_text(encoding="utf-8").splitlines(keepends=True)
+        path.write_text("".join(x for x in records if json.loads(x)["split"] != "train"), "utf-8")
     if found.scene is not None and found.frames and not logs:
         scene = dict(found.scene)
         if found.option("data.name") == PRIVATE:

@@ -60,6 +60,7 @@ TARGETS = (
 CURVE = (500, 2000, 5000, 9000, 10000, 10500, 12000, 20000, 29500, 34000)
 CUT = "pull-nes-per-pair-s0"
 GOOD_START = 0.86  # F1 after 1,000 steps; the others are below 0.4
+GOOD_OBJECTIVE = 1500.0  # after 1,000 steps; no start is between 1,372 and 1,795
 
 
 def collect() -> Data:
@@ -111,7 +112,7 @@ def tried() -> dict[str, list[float]]:
     pattern = r"Start \d of \d: validation loss_published ([0-9.,]+) after"
     return {
         block.partition("\n")[0]: [float(v.replace(",", "")) for v in re.findall(pattern, block)]
-        for block in re.split(r"^(?=structure-nes)", text, flags=re.MULTILINE)[1:]
+        for block in re.split(r"^(?=\S+-s\d+$)", text, flags=re.MULTILINE)[1:]
     }
 
 
@@ -170,11 +171,11 @@ def ours(data: Data, cell: Data) -> tuple[str, str, str]:
     """ELBO, open-loop ELBO and F1 of a cell, in words."""
     runs = [data["runs"][name]["test"] for name in cell["runs"]]
     if not runs:
-        return "not run", "not run", "not run"
+        return "not run", "", "not run"
     far = [-run[OPEN_LOOP] for run in runs if OPEN_LOOP in run]
     return (
         spread([-run["loss_published"] for run in runs], elbo),
-        spread(far, elbo) if far else "not evaluated",
+        spread(far, elbo) if far else "",
         spread([100 * run["f1_sample"] for run in runs], percent),
     )
 
@@ -194,23 +195,23 @@ def cells(data: Data, group: str) -> dict[str, list[Data]]:
 
 
 def main_table(data: Data) -> str:
-    far = any(OPEN_LOOP in run["test"] for run in data["runs"].values())
-    columns = ["", *_titles("ELBO, paper", far, "ELBO, ours", "F1, paper", "F1, ours")]
-    columns += _titles("n-1 edges: ELBO, paper", far, "ours", "F1, paper", "ours")
-    width = (len(columns) - 1) // 2
+    far = [_has_open_loop(data, column) for column in COLUMNS]
+    columns = ["", *_titles("ELBO, paper", far[0], "ELBO, ours", "F1, paper", "F1, ours")]
+    columns += _titles("n-1 edges: ELBO, paper", far[1], "ours", "F1, paper", "ours")
+    blank = [""] * (len(columns) - 1)
     lines, missing = [], []
     best = {column: _best(data, column)["runs"] for column in COLUMNS}
     for group, (_, title) in GROUPS.items():
         shown = cells(data, group)
-        lines.append([title, *[""] * 2 * width])
+        lines.append([title, *blank])
         for label, row in shown.items():
             line = [SHORT.get((group, label), label)]
-            for cell in row:
+            for cell, with_far in zip(row, far, strict=False):
                 near, open_loop, f1 = (
-                    f"**{text}**" if cell["runs"] and cell["runs"] == best[cell["column"]] else text
+                    f"**{text}**" if text and cell["runs"] == best[cell["column"]] else text
                     for text in ours(data, cell)
                 )
-                line += [printed(cell, "elbo"), near, *[open_loop] * far]
+                line += [printed(cell, "elbo"), near, *[open_loop] * with_far]
                 line += [printed(cell, "f1"), f1]
             lines.append(line + [""] * (len(columns) - len(line)))
         rest = {cell["row"] for cell in data["rows"] if cell["group"] == group} - set(shown)
@@ -218,18 +219,17 @@ def main_table(data: Data) -> str:
     references = data["without learning, F1 on validation data"]["k-subset"]
     tree = percent(100 * references["shortest tree without learning"])
     pairs = percent(100 * references["nearest pairs without learning"])
-    lines.append(["**No learning**", *[""] * 2 * width])
-    lines.append(["shortest tree through the last three positions", *_only(width, tree, tree)])
-    lines.append(["nine nearest pairs", *_only(width, "", pairs)])
+    lines.append(["**No learning**", *blank])
+    last = [["", "", *[""] * each, ""] for each in far]  # all of a column but its F1
+    label = "shortest tree through the last three positions"
+    lines.append([label, *last[0], tree, *last[1], tree])
+    lines.append(["nine nearest pairs", *last[0], "", *last[1], pairs])
     first = ["untrained model"]
-    for stem in ("pull-structure-nes", "k-pull-structure-nes"):
+    for stem, with_far in zip(("pull-structure-nes", "k-pull-structure-nes"), far, strict=True):
         curves = [data["runs"][name]["curve"] for name in named(data["runs"], stem)]
         first += ["", spread([-curve["loss_published"][0] for curve in curves], elbo)]
-        first += [
-            "",
-            *[""] * far,
-            spread([100 * curve["f1_sample"][0] for curve in curves], percent),
-        ]
+        f1 = spread([100 * curve["f1_sample"][0] for curve in curves], percent)
+        first += [*[""] * with_far, "", f1]
     said = ["without prior knowledge", "with the pull", "by the paper's protocol"]
     left = [
         f"Not run yet {how}: {'; '.join(m)}." for how, m in zip(said, missing, strict=True) if m
@@ -242,13 +242,13 @@ def _best(data: Data, column: str) -> Data:
     return max(run, key=lambda cell: cell["f1_sample"]["mean"])
 
 
+def _has_open_loop(data: Data, column: str) -> bool:
+    names = [name for cell in data["rows"] if cell["column"] == column for name in cell["runs"]]
+    return any(OPEN_LOOP in data["runs"][name]["test"] for name in names)
+
+
 def _titles(paper: str, far: bool, ours: str, *f1: str) -> list[str]:
     return [paper, ours, *["open loop"] * far, *f1]
-
-
-def _only(width: int, trees: str, edges: str) -> list[str]:
-    blank = [""] * (width - 1)
-    return [*blank, trees, *blank, edges]
 
 
 def cost_table(data: Data) -> str:
@@ -296,6 +296,19 @@ def reached(data: Data, names: Sequence[str], metric: str, target: float) -> tup
         )
     decodings, seconds = zip(*spent, strict=True)
     return statistics.median(decodings), statistics.median(seconds)
+
+
+def starts_table(data: Data) -> str:
+    """How many of a row's single starts are in the good basin after 1,000 steps."""
+    lines = []
+    for label, row in cells(data, "no prior knowledge").items():
+        tried = [data["runs"][name].get("starts", []) for name in row[0]["runs"]]
+        values = [value for starts in tried for value in starts]
+        if values:
+            good = sum(value < GOOD_OBJECTIVE for value in values)
+            kept = spread([-min(starts) for starts in tried if starts], elbo)
+            lines.append([label, f"{good} of {len(values)}", kept])
+    return numeric(["", "good starts", "ELBO of the start that is kept"], lines)
 
 
 def target_table(data: Data) -> str:

@@ -26,11 +26,12 @@ from nestruct.wording import count
 # Okabe and Ito's colours, which the colour-blind can tell apart.
 BLUE, ORANGE, GREEN, VERMILION, PURPLE = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7"
 GREY, SKY = "#999999", "#56B4E9"
-# Of Table 1's rows, in the first of these protocols that was run; the three REINFORCE in grey.
+# Of Table 1's rows, in the first of these protocols that was run; REINFORCE grey or black.
 LOOKS = {
     "REINFORCE, batch": ("REINFORCE (batch)", GREY, "-"),
     "REINFORCE, EMA": ("REINFORCE (EMA)", GREY, "--"),
     "REINFORCE, 8 samples": ("REINFORCE (8 samples)", GREY, ":"),
+    "REINFORCE, 8 samples of the Gibbs law": ("REINFORCE (8, Gibbs law)", "black", ":"),
     "NVIL": ("NVIL", PURPLE, "-."),
     "SST": ("SST", ORANGE, "-"),
     "NES": ("NES", SKY, "--"),

@@ -48,6 +48,7 @@ PROJECTED = ("shares-h200", "relational-step-h200", "parser-step-h200")
 TABLES: dict[str, tuple[Callable[..., str], tuple[str, ...]]] = {
     "table1": (table1.main_table, ("table1",)),
     "table1-cost": (table1.cost_table, ("table1",)),
+    "table1-starts": (table1.starts_table, ("table1",)),
     "table1-targets": (table1.target_table, ("table1",)),
     "table1-nes": (table1.curve_table, ("table1",)),
     "gradient-quality": (table_rest.gradient_table, ("gradient-quality-h200",)),
