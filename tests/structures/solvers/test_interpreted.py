@@ -19,7 +19,10 @@ from nestruct.structures.solvers.run import run_rows
 if os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("TRITON_INTERPRET is not 1", allow_module_level=True)
 pytest.importorskip("triton")
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:Conversion of an array with ndim > 0"),  # the interpreter's
+]
 
 
 def on_cpu(
