@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 import torch
@@ -51,6 +52,7 @@ CALLS = [
     for method in METHODS
     if hasattr(CAPTURABLE[name][0], method)
 ]
+CALLS += [("k-subset", name) for name in METHODS if name not in ("kbest", "max_marginals")]
 each_call = pytest.mark.parametrize(("name", "method"), CALLS, ids=[": ".join(c) for c in CALLS])
 # Where both forms add the same numbers in the same order, and take the first among equals.
 SAME_TIES = [
@@ -112,6 +114,64 @@ def test_relaxations_equal_the_cpu():
             torch.testing.assert_close(
                 mixture.cpu(), sparse_map(kind(rule), scores, lengths=lengths)
             )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize(
+    ("num_items", "k"), [(1, 0), (1, 1), (7, 0), (9, 9), (20, 10), (70, 33), (300, 5), (900, 600)]
+)
+def test_k_subsets_and_two_derivatives_equal_the_cpu(num_items, k, dtype):
+    """Orders in a part of a warp, in many warps; far apart, tied, and with forbidden items."""
+    structure, scores = nestruct.KSubset(num_items, k), gaussian((3, 4, num_items), dtype)
+    scores[1], scores[2] = 50 * scores[1], scores[2].round()
+    if k < num_items:
+        scores[2, :, 0] = -torch.inf
+    slope = torch.randn(scores.shape, generator=torch.Generator().manual_seed(1)).to(dtype)
+
+    def answers(scores: torch.Tensor, slope: torch.Tensor) -> list[torch.Tensor]:
+        back: Any = torch.func.vjp(structure.marginals, scores)[1]
+        return [
+            structure.log_partition(scores),
+            structure.entropy(scores),
+            structure.marginals(scores),
+            torch.func.vmap(structure.marginals)(scores),
+            structure.sample(scores, nestruct.Noise(2)),
+            *back(slope),
+        ]
+
+    on_gpu = [found.cpu() for found in answers(scores.cuda(), slope.cuda())]
+    for found, expected in zip(on_gpu, answers(scores, slope), strict=True):
+        assert found.dtype == dtype
+        torch.testing.assert_close(found, expected)
+
+
+def test_a_third_derivative_of_k_subsets_equals_the_cpu():
+    structure, slope = nestruct.KSubset(7, 3), gaussian((5, 7), torch.float64)
+
+    def third(scores: torch.Tensor) -> torch.Tensor:
+        along = slope.to(scores.device)
+
+        def curvature(inner: torch.Tensor) -> torch.Tensor:
+            return torch.func.vjp(structure.marginals, inner)[1](along)[0]
+
+        return torch.func.vjp(curvature, scores)[1](along)[0]
+
+    scores = 2 * slope.flip(-1)
+    torch.testing.assert_close(third(scores.cuda()).cpu(), third(scores))
+
+
+def test_the_derivative_of_k_subset_marginals_inside_a_captured_graph():
+    structure, static = nestruct.KSubset(45, 9), gaussian((64, 45)).cuda()
+
+    def derivative(scores: torch.Tensor) -> torch.Tensor:
+        slope = torch.linspace(-1, 1, 45, device=scores.device)
+        return torch.func.grad(lambda inner: (structure.marginals(inner) * slope).sum())(scores)
+
+    graph, found = captured(derivative, static)
+    fresh = gaussian((64, 45)).flip(0)
+    static.copy_(fresh)
+    graph.replay()
+    torch.testing.assert_close(found.cpu(), derivative(fresh))
 
 
 @pytest.mark.parametrize("case", SAMPLE_CASES, ids=repr)

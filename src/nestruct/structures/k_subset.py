@@ -65,8 +65,6 @@ class KSubset(SizedStructure, GibbsStructure, KBestStructure):
         return elementary_symmetric.log_subsets(scores, self.k)
 
     def _marginals(self, method: str, scores: Tensor, context: Context) -> tuple[Tensor, Tensor]:
-        if scores.device.type != "cpu":
-            return super()._marginals(method, scores, context)
         normal, offset = self._normalise(scores)
         found, value = elementary_symmetric.subset_marginals(normal, self.k)
         answered = self._check_values(method, value.detach(), scores, context)

@@ -57,16 +57,20 @@ class Tables(NamedTuple):
 
 
 class Kernels(NamedTuple):
-    """CPU kernels of a recurrence's own, where that pays: the same answers, ties too.
+    """Kernels of a recurrence's own, where that pays: the same answers, ties too.
 
-    ``best(rows, goals, z, codes)`` fills 0/1 ``z`` and a code per row, as
+    On the CPU, ``best(rows, goals, z, codes)`` fills 0/1 ``z`` and a code per row, as
     `best_derivation.derivation_kernel`; ``sums(rows, goals, slopes, out, values)`` fills what
-    `inside_outside` asks for by the shapes; None: as for every recurrence. Both are spread over
-    threads by rows.
+    `inside_outside` asks for by the shapes. Both are spread over threads by rows. On CUDA,
+    ``sums_cuda(rows, slopes, want)`` gives what `inside_outside_batched.sums_batched` does, of the
+    largest goal. On every device ``plain(scores)`` is the log-partition in operations of torch, for
+    more derivatives than `inside_outside` has. None: as for every recurrence.
     """
 
     best: Callable[..., None] | None = None
     sums: Callable[..., None] | None = None
+    sums_cuda: Callable[..., tuple[Tensor, Tensor]] | None = None
+    plain: Callable[[Tensor], Tensor] | None = None
 
 
 class Recurrence:
@@ -83,7 +87,7 @@ class Recurrence:
             nodes of earlier levels only.
         goals: The node that holds the answer, one for each length from 0 on, -1 where that length
             is not allowed: ``[size + 1]``, or an axis for each context that is a length.
-        kernels: Faster ones for the CPU, if there are any.
+        kernels: Faster ones, if there are any.
 
     Example:
         >>> import numpy as np

@@ -52,16 +52,31 @@ def test_samples_are_those_of_the_tables_in_torch(num_items, k, monkeypatch):
     draws = Draws("a test", nestruct.Noise(seed=3))
     by_kernel, log_z = subsets.sample_subsets(scores, k, draws)
     assert (by_kernel.sum(-1) == k).all()
-    tables, due, z = subsets._tables(scores, k), torch.full((200,), k), []
     uniform = Draws("a test", nestruct.Noise(seed=3)).uniform(scores)
-    for item in range(num_items - 1, -1, -1):
-        without = tables[item].gather(1, due[:, None])[:, 0]
-        with_item = tables[item].gather(1, (due - 1).clamp(min=0)[:, None])[:, 0] + scores[:, item]
-        take = (uniform[:, item] < torch.sigmoid(with_item - without)) & (due > 0)
-        z.insert(0, take.double())
-        due = due - take.long()
-    assert torch.equal(by_kernel, torch.stack(z, -1))
-    torch.testing.assert_close(log_z, tables[-1][..., k], rtol=1e-13, atol=1e-12)
+    by_torch, total = subsets.plain_sample(scores, uniform, k)
+    assert torch.equal(by_kernel, by_torch)
+    torch.testing.assert_close(log_z, total, rtol=1e-13, atol=1e-12)
+
+
+@each_size
+def test_three_derivatives_are_those_of_torch(num_items, k):
+    """Of the third, the kernels know nothing: torch goes through the twin."""
+    scores, slopes = 2 * gaussian(5, num_items), gaussian(2, 5, num_items, seed=1)
+
+    def derivatives(log_partition) -> list[torch.Tensor]:
+        inner = scores.clone().requires_grad_()
+        found = [log_partition(inner)]
+        for slope in (1.0, *slopes):
+            total = (found[-1] * slope).sum()
+            found += torch.autograd.grad(total, inner, create_graph=True, materialize_grads=True)
+        return found
+
+    for found, expected in zip(
+        derivatives(nestruct.KSubset(num_items, k).log_partition),
+        derivatives(lambda inner: subsets.plain_log_subsets(inner, k)),
+        strict=True,
+    ):
+        torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
 
 
 def test_vmap_of_samples_and_marginals():

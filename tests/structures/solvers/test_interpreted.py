@@ -19,7 +19,10 @@ from nestruct.structures.solvers.run import run_rows
 if os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("TRITON_INTERPRET is not 1", allow_module_level=True)
 pytest.importorskip("triton")
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:Conversion of an array with ndim > 0"),  # the interpreter's
+]
 
 
 def on_cpu(
@@ -133,3 +136,32 @@ def test_dynamic_programmes_equal_the_batched_form(case, deviation):
         assert torch.equal(value.isnan(), total.isnan())
         torch.testing.assert_close(value[fine], total[fine], rtol=1e-9, atol=1e-9)
         torch.testing.assert_close(found[fine], wanted[fine], rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("deviation", [1.0, 50.0, 1000.0])
+def test_k_subsets_equal_the_cpu(deviation, dtype):
+    from nestruct.structures.relaxations import elementary_symmetric as subsets
+    from nestruct.structures.relaxations.inside_outside import _run
+    from nestruct.structures.relaxations.subset_sums_cuda import subset_draws_cuda, subset_sums_cuda
+
+    for n, k in ((1, 0), (1, 1), (5, 2), (7, 0), (7, 7), (12, 11), (20, 10), (45, 9)):
+        generator = torch.Generator().manual_seed(n)
+        scores = deviation * torch.randn(8, n, dtype=torch.float64, generator=generator)
+        scores[2], scores[3], scores[4] = scores[2].round(), 0.0, -1e30
+        scores[5][torch.rand(n, generator=generator) < 0.3] = -1e30
+        scores[6, 0], scores[7, -1] = torch.nan, torch.inf
+        scores, slopes = scores.to(dtype), torch.randn(8, n, generator=generator).to(dtype)
+        recurrence, goals = subsets.subset_recurrence(n, k), torch.zeros(8, dtype=torch.long)
+        for slope, want in ((None, False), (None, True), (slopes, True)):
+            found, value = subset_sums_cuda(k, scores, slope, want)
+            expected, total = _run(recurrence, scores, goals, slope, want=want)
+            fine = value > -1e29  # where there is a member
+            assert torch.equal(fine, total > -1e29)
+            assert torch.equal(value.isnan(), total.isnan())
+            torch.testing.assert_close(value[fine].to(dtype), total[fine])
+            torch.testing.assert_close(found[fine].to(dtype), expected[fine])
+        uniform = torch.rand(8, n, dtype=dtype, generator=generator)
+        z, _ = subset_draws_cuda(k, scores, uniform)
+        assert z.dtype == dtype
+        assert torch.equal(z[fine], subsets._Draw.apply(scores, uniform, k)[0][fine])

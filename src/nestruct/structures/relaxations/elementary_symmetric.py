@@ -1,11 +1,13 @@
 """Sums over k-subsets: elementary symmetric polynomials, O(nk).
 
 ``E[i, j]``, the sum over j-subsets of the first i items, is ``E[i-1, j] + exp(score_i) E[i-1,
-j-1]``: only additions of positive numbers, so it is accurate at any score scale. On the CPU it is
-a `Recurrence` with kernels of its own; elsewhere, a tensor of logarithms for each item.
+j-1]``: only additions of positive numbers, so it is accurate at any score scale. It is a
+`Recurrence` with kernels of its own for the CPU and for CUDA. Tensors of logarithms, one for each
+item, are their twin, and have derivatives of every order.
 """
 
 import functools
+import math
 from typing import Any
 
 import numpy as np
@@ -23,19 +25,18 @@ from nestruct.structures.relaxations.subset_sums import subset_draws, subset_sum
 
 def log_subsets(scores: Float[Tensor, "*batch items"], k: int) -> Float[Tensor, "*batch"]:
     """Log of the sum over all k-subsets of the exponentiated sum of their scores."""
-    if scores.device.type == "cpu":
-        return inside_outside.log_sum(*_problem(scores, k))
-    return _tables(scores, k)[-1][..., k]
+    return inside_outside.log_sum(*_problem(scores, k))
 
 
 def subset_marginals(scores: Float[Tensor, "*batch items"], k: int) -> tuple[Tensor, Tensor]:
-    """On the CPU: each item's chance to be in the subset; what `log_subsets` gives, in one go."""
+    """Each item's chance to be in the subset; what `log_subsets` gives, in one go."""
     return inside_outside.marginals(*_problem(scores, k))
 
 
 def _problem(scores: Tensor, k: int) -> tuple[Recurrence, Tensor, Tensor]:
     recurrence = subset_recurrence(scores.shape[-1], k)
-    return recurrence, scores, torch.full(scores.shape[:-1], int(recurrence.goals))
+    goals = torch.full(scores.shape[:-1], int(recurrence.goals), device=scores.device)
+    return recurrence, scores, goals
 
 
 @functools.lru_cache(maxsize=32)
@@ -49,10 +50,25 @@ def subset_recurrence(num_items: int, k: int) -> Recurrence:
         without = np.where(j < i, node[i - 1, j + 1], -1)
         edges = np.stack([without, node[i - 1, j]], 1)
         levels.append((node[i, j + 1], edges, -1, [[-1, i - 1]]))
-    own = Kernels(sums=functools.partial(subset_sums, k))
-    return Recurrence(
-        (num_items + 1, k + 1), num_items, levels, node[num_items, k + 1], kernels=own
+    kernels = Kernels(
+        sums=functools.partial(subset_sums, k),
+        sums_cuda=functools.partial(_sums_cuda, k),
+        plain=functools.partial(plain_log_subsets, k=k),
     )
+    return Recurrence(
+        (num_items + 1, k + 1), num_items, levels, node[num_items, k + 1], kernels=kernels
+    )
+
+
+def _sums_cuda(k: int, *given: Any) -> tuple[Tensor, Tensor]:
+    from nestruct.structures.relaxations.subset_sums_cuda import subset_sums_cuda
+
+    return subset_sums_cuda(k, *given)
+
+
+def plain_log_subsets(scores: Float[Tensor, "*batch items"], k: int) -> Float[Tensor, "*batch"]:
+    """The twin of `log_subsets` in operations of torch."""
+    return _tables(scores, k)[-1][..., k]
 
 
 def sample_subsets(
@@ -60,8 +76,15 @@ def sample_subsets(
 ) -> tuple[Float[Tensor, "*batch items"], Float[Tensor, "*batch"]]:
     """One exact draw per row, item by item, given how many are still due; and `log_subsets`."""
     uniform = draws.uniform(scores)
-    if scores.device.type == "cpu":
+    if scores.device.type in ("cpu", "cuda"):
         return _Draw.apply(scores, uniform, k)
+    return plain_sample(scores, uniform, k)
+
+
+def plain_sample(
+    scores: Float[Tensor, "*batch items"], uniform: Float[Tensor, "*batch items"], k: int
+) -> tuple[Float[Tensor, "*batch items"], Float[Tensor, "*batch"]]:
+    """The twin of `sample_subsets` in operations of torch, at given draws from [0, 1)."""
     tables = _tables(scores, k)
     due = torch.full(scores.shape[:-1], k, device=scores.device)
     taken = []
@@ -76,17 +99,22 @@ def sample_subsets(
 
 
 class _Draw(torch.autograd.Function):
-    """`sample_subsets` on the CPU. Not differentiable; a function for its rule of vmap."""
+    """`sample_subsets` by kernels. Not differentiable; a function for its rule of vmap."""
 
     @staticmethod
     def forward(scores: Tensor, uniform: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        z = torch.empty(scores.shape, dtype=scores.dtype)
-        value = torch.empty(scores.shape[:-1], dtype=torch.float64)
-        rows = [t.reshape(value.numel(), z.shape[-1]) for t in (scores, uniform, z)]
-        arrays = [tensor.contiguous().numpy() for tensor in (*rows, value.view(-1))]
-        run = functools.partial(subset_draws, k)
-        spread_rows(lambda part: run(*(each[part] for each in arrays)), len(rows[0]), z.numel())
-        return z, value
+        lead = scores.shape[:-1]
+        rows, draws = (t.reshape(math.prod(lead), scores.shape[-1]) for t in (scores, uniform))
+        if scores.is_cuda:
+            from nestruct.structures.relaxations.subset_sums_cuda import subset_draws_cuda
+
+            z, value = subset_draws_cuda(k, rows, draws)
+        else:
+            z, value = rows.new_empty(rows.shape), torch.empty(len(rows), dtype=torch.float64)
+            arrays = [tensor.contiguous().numpy() for tensor in (rows, draws, z, value)]
+            run = functools.partial(subset_draws, k)
+            spread_rows(lambda part: run(*(each[part] for each in arrays)), len(rows), z.numel())
+        return z.view(scores.shape), value.view(lead)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: tuple[Tensor, Tensor]) -> None:

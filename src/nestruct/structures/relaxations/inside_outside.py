@@ -105,7 +105,7 @@ class _Marginals(torch.autograd.Function):
 
 
 class _Curvature(torch.autograd.Function):
-    """The derivative of ``marginals . slope``; there is no derivative of it."""
+    """The derivative of ``marginals . slope``; its own only where a recurrence has `plain` sums."""
 
     @staticmethod
     def forward(scores: Tensor, goals: Tensor, slope: Tensor, recurrence: Recurrence) -> Tensor:
@@ -113,11 +113,22 @@ class _Curvature(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
-        """Nothing: but it counts as differentiable, so that nobody takes it for a constant."""
+        # It always counts as differentiable, so that nobody takes it for a constant.
+        scores, _, slope, ctx.recurrence = inputs
+        ctx.save_for_backward(scores, slope)
 
     @staticmethod
     def backward(ctx: Any, slope: Tensor) -> tuple:
-        raise InputError("Marginals can be differentiated once here, log-partitions twice.")
+        plain = ctx.recurrence.kernels and ctx.recurrence.kernels.plain
+        if plain is None:
+            raise InputError("Marginals can be differentiated once here, log-partitions twice.")
+
+        def curvature(scores: Tensor, along: Tensor) -> Tensor:
+            marginals = torch.func.grad(lambda inner: plain(inner).sum())
+            return torch.func.vjp(marginals, scores)[1](along)[0]
+
+        change, along_change = torch.func.vjp(curvature, *ctx.saved_tensors)[1](slope)
+        return change, None, along_change, None
 
     @staticmethod
     def vmap(

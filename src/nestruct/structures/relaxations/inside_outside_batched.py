@@ -12,6 +12,9 @@ def sums_batched(
 ) -> tuple[Tensor, Tensor]:
     """Every device: level by level over the whole batch, no host synchronisation."""
     if rows.is_cuda:
+        if recurrence.kernels and recurrence.kernels.sums_cuda:
+            return recurrence.kernels.sums_cuda(rows, slopes, want)
+
         from nestruct.structures.relaxations.inside_outside_cuda import sums_cuda
         from nestruct.structures.solvers.best_derivation_cuda import has_kernel
 
