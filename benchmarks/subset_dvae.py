@@ -69,14 +69,8 @@ def main_table(data: Data) -> str:
     for row in sorted(data["rows"], key=lambda row: (-row["epochs"], row["loss"]["mean"])):
         runs = [data["runs"][name] for name in row["runs"]]
         cells = [_nats([run["test"][metric] for run in runs]) for metric in METRICS]
-        cost = [fmean(run[key] for run in runs) for key in ("decoded", "seconds")]
-        device = runs[0]["device"] if runs[0]["device"] == "cpu" else "H200"
-        lines.append(
-            [
-                *(row["row"], f"{row['epochs']:g}", *cells, count(cost[0])),
-                f"{duration(cost[1])}, {device}",
-            ]
-        )
+        decoded = fmean(run["decoded"] for run in runs)
+        lines.append([row["row"], f"{row['epochs']:g}", *cells, count(decoded), _cost(runs)])
     lines += [
         [f"no learning: {name}", "", f"{value:.1f}", "", "", "0.0", "", ""]
         for name, value in data["no learning"].items()
@@ -92,6 +86,16 @@ def not_run(done: set[str]) -> list[str]:
     plan = read_plan("subset-dvae")
     titles = [read_recipe(e.recipe, plan.overrides(e, tiny=False))["title"] for e in plan.entries]
     return [label for title in titles if (label := title.partition(", ")[2]) not in done]
+
+
+def _cost(runs: Sequence[Data]) -> str:
+    """How long one run took, by device."""
+    devices = {run["device"]: "cpu" if run["device"] == "cpu" else "H200" for run in runs}
+    spent = {
+        name: fmean(run["seconds"] for run in runs if run["device"] == device)
+        for device, name in devices.items()
+    }
+    return "; ".join(f"{duration(seconds)}, {name}" for name, seconds in spent.items())
 
 
 def _nats(values: Sequence[float]) -> str:
