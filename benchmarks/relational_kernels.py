@@ -353,7 +353,10 @@ def steps() -> list[dict[str, Any]]:
         if name in CASES:
             line += f", {CASES[name][0] * CASES[name][1] / ms / 1e3:.2f} million decodings a second"
         print(line, flush=True)
-        rows.append({"case": name, "ms": ms, "captured": captured})
+        row = {"case": name, "ms": ms, "captured": captured}
+        if name in CASES:
+            row["decodings"] = CASES[name][0] * CASES[name][1]
+        rows.append(row)
         estimator._graphed = None
         torch.cuda.empty_cache()
     return rows

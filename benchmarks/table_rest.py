@@ -240,6 +240,22 @@ def relational_table(data: Data) -> str:
     return numeric(["one step", "plain (TF32)", "fused", "floor of the arithmetic"], lines)
 
 
+def kernel_table(data: Data) -> str:
+    """Milliseconds of NES's steps on Table 1's model by its kernels, and their floors."""
+    floors = {}
+    for stage in data["stages"]:
+        parts = [map(float, text.split(" / ")) for text in stage["floors"].values()]
+        floors[stage["case"]] = [sum(column) for column in zip(*parts, strict=True)]
+    lines = []
+    for row in data["steps"]:
+        if "decodings" in row:
+            rate = row["decodings"] / row["ms"] / 1e3
+            work, memory = (f"{value:.1f} ms" for value in floors[row["case"]])
+            lines.append([row["case"], f"{row['ms']:.1f} ms", f"{rate:.2f}", work, memory])
+    columns = ["one step of NES", "ours", "million decodings a second"]
+    return numeric([*columns, "floor of the arithmetic", "floor of memory"], lines)
+
+
 def cosine_table(data: Data) -> str:
     """One estimate's cosine to its mean at every tenfold N: measured, and by the formula."""
     stages: dict[str, list[Data]] = {}
