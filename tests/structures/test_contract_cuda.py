@@ -214,6 +214,58 @@ def test_methods_inside_a_captured_graph(name, method):
     torch.testing.assert_close(found.cpu(), call(structure, fresh))
 
 
+MATRIX_TREES = ("spanning tree", "non-projective tree", "non-projective tree, many roots")
+
+
+@pytest.mark.parametrize("deviation", [1.0, 50.0, 2000.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("name", MATRIX_TREES)
+def test_matrix_trees_and_their_derivatives_equal_the_cpu(name, dtype, deviation):
+    for n in (1, 2, 9, 31, 32, 64, 100):
+        structure, shape = CAPTURABLE[name][0], (5, n + 1, n + 1)
+        context = {"lengths": torch.tensor([n, n, n // 2, 1, 0])}
+        if name == "spanning tree":
+            structure, shape, context = nestruct.SpanningTree(n + 1), (5, n * (n + 1) // 2), {}
+        scores = (deviation * gaussian(shape, torch.float64)).to(dtype)
+        scores[1] = scores[1].round()
+        scores[0, ..., -1] = -torch.inf if n > 2 else 0.0
+        slope = gaussian(shape, dtype)
+        found = []
+        for place in ("cpu", "cuda"):
+            # All that float32 rounds here are differences of scores.
+            wide = scores.to(place, torch.float64 if place == "cpu" else dtype).requires_grad_()
+            given = {key: value.to(place) for key, value in context.items()}
+            with nestruct.nan_rows():
+                value = structure.log_partition(wide, **given)
+                marginals = structure.marginals(wide, **given)
+            total = (marginals.nan_to_num() * slope.to(wide)).sum()
+            change = torch.autograd.grad(total, wide)[0]
+            found.append([each.detach().cpu().double() for each in (value, marginals, change)])
+        limit = 4e-6 * deviation if dtype == torch.float32 else 1e-9
+        rtol = 1e-6 if dtype == torch.float32 else 1e-12
+        for one, other in zip(*found, strict=True):
+            torch.testing.assert_close(other, one, rtol=rtol, atol=limit, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", MATRIX_TREES)
+def test_derivatives_of_matrix_trees_inside_a_captured_graph(name):
+    structure, shape = CAPTURABLE[name]
+
+    def derivative(scores: torch.Tensor) -> torch.Tensor:
+        wanted = scores.detach().requires_grad_()
+        total = (structure.marginals(wanted) * scores.cos()).sum()
+        return torch.autograd.grad(total, wanted)[0]
+
+    static = gaussian(shape, torch.float64).cuda()
+    derivative(static)
+    graph, found = captured(derivative, static)
+    for deviation in (1.0, 2000.0):
+        fresh = deviation * gaussian((2, *shape), torch.float64)[1]
+        static.copy_(fresh)
+        graph.replay()
+        torch.testing.assert_close(found.cpu(), derivative(fresh), rtol=1e-9, atol=1e-9)
+
+
 @pytest.mark.parametrize("name", CAPTURABLE)
 def test_argmax_inside_a_captured_graph(name):
     structure, shape = CAPTURABLE[name]

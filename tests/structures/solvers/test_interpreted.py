@@ -165,3 +165,48 @@ def test_k_subsets_equal_the_cpu(deviation, dtype):
         z, _ = subset_draws_cuda(k, scores, uniform)
         assert z.dtype == dtype
         assert torch.equal(z[fine], subsets._Draw.apply(scores, uniform, k)[0][fine])
+
+
+# numpy's, where float64 is left; the interpreter's, where a loop ends at a number that was read
+@pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore::DeprecationWarning")
+@pytest.mark.parametrize("single_root", [False, True])
+@pytest.mark.parametrize("deviation", [1.0, 50.0, 2000.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_matrix_trees_equal_plain_torch_and_so_do_two_derivatives(dtype, deviation, single_root):
+    from nestruct.structures.relaxations.arborescences import log_sum
+    from nestruct.structures.relaxations.log_domain import FORBIDDEN
+    from nestruct.structures.relaxations.matrix_tree import log_arborescences_torch
+
+    generator = torch.Generator().manual_seed(0)
+    for size in (2, 3, 4, 7, 18):
+        shape, node = (5, size, size), torch.arange(size)
+        scores = deviation * torch.randn(shape, dtype=torch.float64, generator=generator)
+        scores[1] = scores[1].round()
+        mask = torch.tensor([-1e4, -1e9, FORBIDDEN]).double()[torch.arange(5) % 3]
+        some = torch.rand(shape, generator=generator) < 0.2
+        some[0] = False
+        scores = torch.where(some, mask[:, None, None], scores)
+        lengths = torch.tensor([size - 1, size - 1, size // 2, 1, 0])
+        arcs = (node[:, None] != node) & (node > 0)
+        arcs = arcs & (torch.maximum(node[:, None], node) <= lengths[:, None, None])
+        scores = torch.where(arcs, scores, FORBIDDEN).to(dtype)
+        slope = torch.randn(shape, dtype=dtype, generator=generator)
+        found = []
+        for function in (log_arborescences_torch, log_sum):
+            # The kernels' own numbers are float64.
+            wide = scores.double() if function is log_arborescences_torch else scores
+            wide = wide.clone().requires_grad_()
+            value = function(wide, lengths, single_root)
+            marginals = torch.autograd.grad(value.sum(), wide, create_graph=True)[0]
+            change = torch.zeros_like(wide)
+            if marginals.requires_grad:  # with one word in plain torch they are constants
+                change = torch.autograd.grad((marginals * slope).sum(), wide)[0]
+            fine = value.detach() > FORBIDDEN / 2
+            results = (value.detach(), *(each.detach() * arcs for each in (marginals, change)))
+            found.append((fine, *(each[fine].double() for each in results)))
+        (expected_fine, *expected), (fine, *results) = found
+        assert torch.equal(fine, expected_fine)
+        assert fine[0]
+        tolerance = {"rtol": 1e-6, "atol": 2e-6} if dtype == torch.float32 else {"rtol": 1e-9}
+        for result, truth in zip(results, expected, strict=True):
+            torch.testing.assert_close(result, truth, **{"atol": 1e-9, **tolerance})

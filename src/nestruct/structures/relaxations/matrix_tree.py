@@ -12,6 +12,8 @@ With one root arc only, replace the root's weights by t times themselves and kee
 weight. That word should reach all others over good arcs, else some d_k would vanish, or nearly (a
 finite mask such as -1e9), and cancel against it; `_front_word` swaps the best such word to the
 front.
+
+That is hundreds of launches on a GPU, where `arborescences` has kernels instead.
 """
 
 import torch
@@ -21,6 +23,9 @@ from torch import Tensor
 from nestruct.structures.draws import Draws
 from nestruct.structures.relaxations import log_domain
 from nestruct.structures.relaxations.log_domain import FORBIDDEN
+
+# The most nodes that the CUDA kernels take: a tile of float64 is then half of all registers.
+MOST_NODES = 128
 
 
 def log_arborescences(
@@ -32,6 +37,19 @@ def log_arborescences(
     """Log of the sum over arborescences below node 0 of ``exp(sum of arc scores)``."""
     if scores.shape[-1] == 1:
         return scores.new_zeros(scores.shape[:-2])
+    if scores.is_cuda and scores.shape[-1] <= MOST_NODES and scores.numel() > 0:
+        from nestruct.structures.relaxations.arborescences import log_sum
+
+        return log_sum(scores, lengths, single_root)
+    return log_arborescences_torch(scores, lengths, single_root)
+
+
+def log_arborescences_torch(
+    scores: Float[Tensor, "*batch nodes nodes"],
+    lengths: Int[Tensor, "*batch"] | None,
+    single_root: bool,
+) -> Float[Tensor, "*batch"]:
+    """The same in plain torch: every device, size and derivative; two nodes or more."""
     if single_root:
         scores = _swap(scores, _front_word(scores, lengths))
     total, weights = scores.new_zeros(scores.shape[:-2]), scores
