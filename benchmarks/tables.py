@@ -93,6 +93,7 @@ TABLES: dict[str, tuple[Callable[..., str], tuple[str, ...]]] = {
     "estimate-cosine": (table_rest.cosine_table, ("estimate-cosine-cpu",)),
     "demo": (table_rest.demo_table, ("demo",)),
     "relational-step": (table_rest.relational_table, ("relational-step-h200",)),
+    "relational-kernels": (table_rest.kernel_table, ("relational-kernels-h200",)),
     "processes": (table_rest.processes_table, ("scaling-processes-cpu",)),
     "projection": (projection.projection_table, PROJECTED),
     "projection-constants": (projection.constants_table, PROJECTED),
