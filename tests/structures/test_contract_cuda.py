@@ -250,6 +250,20 @@ def test_matrix_trees_and_their_derivatives_equal_the_cpu(name, dtype, deviation
 
 
 @pytest.mark.parametrize("name", MATRIX_TREES)
+def test_one_matrix_tree_without_a_batch_and_its_jacobians_equal_the_cpu(name):
+    structure, (_, *shape) = CAPTURABLE[name]
+    scores = gaussian(tuple(shape), torch.float64)
+    for call in (
+        structure.log_partition,
+        structure.marginals,
+        torch.func.jacrev(structure.marginals),
+        torch.func.jacfwd(structure.marginals),
+        torch.func.hessian(structure.log_partition),
+    ):
+        torch.testing.assert_close(call(scores.cuda()).cpu(), call(scores))
+
+
+@pytest.mark.parametrize("name", MATRIX_TREES)
 def test_derivatives_of_matrix_trees_inside_a_captured_graph(name):
     structure, shape = CAPTURABLE[name]
 

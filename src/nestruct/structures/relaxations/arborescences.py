@@ -28,12 +28,13 @@ class _Sums(torch.autograd.Function):
 
         lead, rows = scores.shape[:-2], scores.detach().reshape(-1, *scores.shape[-2:])
         values, marginals, solved = sums_cuda(rows, lengths.reshape(-1), single_root)
-        return tuple(part.view(*lead, *part.shape[1:]) for part in (values, marginals, *solved))
+        return tuple(part.view(lead + part.shape[1:]) for part in (values, marginals, *solved))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: tuple[Tensor, ...]) -> None:
         ctx.mark_non_differentiable(*output[2:])
         ctx.save_for_backward(*inputs[:2], *output[1:])
+        ctx.save_for_forward(*inputs[:2], *output[1:])
         ctx.single_root = inputs[2]
         ctx.set_materialize_grads(False)  # the first derivative has no slope for marginals
 
@@ -47,6 +48,13 @@ class _Sums(torch.autograd.Function):
             passed = value_slope[..., None, None] * marginals
             change = passed if change is None else change + passed
         return change, None, None
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor, *_: None) -> tuple:
+        scores, lengths, marginals, *solved = ctx.saved_tensors
+        # The derivative of marginals is symmetric: along a tangent it is what it is by a slope.
+        change = _Curvature.apply(scores, lengths, tangent, *solved, ctx.single_root)
+        return (marginals * tangent).sum((-2, -1)), change, *[None] * len(solved)
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple, scores: Tensor, lengths: Tensor, single_root: bool):
@@ -64,7 +72,8 @@ class _Curvature(torch.autograd.Function):
         *parts, single_root = rest
         axes = scores.dim() - 2
         rows = slope.detach().expand(scores.shape).reshape(-1, *scores.shape[-2:])
-        solved = Solved(*(part.reshape(-1, *part.shape[axes:]) for part in parts))
+        # Under vmap what was solved may be expanded: kernels count on rows one after the other.
+        solved = Solved(*(part.reshape(-1, *part.shape[axes:]).contiguous() for part in parts))
         found = derivative_cuda(rows, lengths.reshape(-1), solved, single_root)
         return found.to(scores.dtype).view(scores.shape)
 

@@ -48,10 +48,7 @@ def sums_cuda(scores: Tensor, lengths: Tensor, single_root: bool) -> tuple[Tenso
     scores, lengths = scores.contiguous(), lengths.contiguous()
     count, size = scores.shape[:2]
     rows = scores.new_empty(count, dtype=torch.float64)
-    fronts, wide = (
-        torch.empty_like(rows, dtype=torch.int32),
-        torch.empty_like(rows, dtype=torch.int32),
-    )
+    fronts, wide = rows.new_empty(2, count, dtype=torch.int32)
     weights, factors, slopes = scores.new_empty(3, count, size, size, dtype=torch.float64)
     marginals, values = torch.empty_like(scores), scores.new_empty(count)
     solved = Solved(fronts, weights, factors, slopes, wide)
@@ -79,11 +76,8 @@ def derivative_cuda(given: Tensor, lengths: Tensor, solved: Solved, single_root:
     """The derivative of ``marginals . given`` by the scores, in the dtype of ``given``."""
     given, lengths = given.contiguous(), lengths.contiguous()
     fronts, weights, factors, slopes, wide = solved
-    changes, bends, out = (
-        torch.empty_like(weights),
-        torch.empty_like(weights),
-        torch.empty_like(given),
-    )
+    changes, bends = torch.empty_like(weights), torch.empty_like(weights)
+    out = torch.empty_like(given)
     size, grid = given.shape[1], (len(given),)
     one, sums = _tiles(size)
     with torch.cuda.device_of(given):

@@ -17,9 +17,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from nestruct.errors import InputError
 from nestruct.structures.relaxations.log_domain import FORBIDDEN
 
 _SIZES = ["n", "k"]  # a kernel is not compiled anew for each
+_MOST = 8191  # k: lanes shift through the memory beside a processor, 8 bytes each
 
 
 @triton.jit
@@ -189,6 +191,8 @@ def _options(k: int) -> dict[str, float]:
     Going down, tables are read three steps before they are needed, if that many rows of them fit
     the memory beside the processor: a read takes longer than a step.
     """
+    if k > _MOST:
+        raise InputError(f"KSubset: on a GPU k is at most {_MOST:,}, got {k:,}; use a CPU.")
     lanes = triton.next_power_of_2(k + 1)
     warps, stages = min(16, max(1, lanes // 128)), 4 if lanes <= 512 else 1
     return {"LOW": FORBIDDEN, "LANES": lanes, "STAGES": stages, "num_warps": warps}
