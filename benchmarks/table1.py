@@ -96,7 +96,7 @@ def collect() -> Data:
             "Test data at the step that was best on validation data. ELBO (minus loss_published) "
             "per node, one step ahead at one sampled structure, Gumbel KL over directed edges, no "
             "constant; F1 of that structure. Seconds are one run's, beside two others; of four "
-            "starts, beside four others, all starts counted."
+            "starts, beside four or five others, all starts counted."
         ),
         "rows": rows,
         "without learning, F1 on validation data": references,
