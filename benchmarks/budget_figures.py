@@ -20,17 +20,18 @@ METRICS = {"loss": "negative ELBO", "loss_published": "published loss"}
 
 
 def subset_curves(data: Data) -> Any:
-    """The negative ELBO of the subset VAE against decodings and seconds; a line is a run."""
-    methods: dict[str, list[Curve]] = {}
-    for row in data["rows"]:
-        for name in row["runs"]:
-            points = data["runs"][name]["curve"]
-            spent = {key: points[key] for key in ("decoded", "seconds")}
-            label = f"{row['row']}, {row['epochs']:g} epochs"
-            methods.setdefault(label, []).append(Curve(points["loss"], spent))
-    figure, axes = plt.subplots(1, 2, figsize=(10, 3.8), layout="constrained", sharey=True)
-    for axis, kind in zip(axes, NAMES, strict=True):
-        _draw(axis, methods, kind)
+    """The subset VAE's negative ELBO by two laws against decodings; of the longest runs alone."""
+    laws = {"loss": "Gibbs law", "loss_top_k": "top-k law"}
+    longest = max(row["epochs"] for row in data["rows"])
+    rows = [row for row in data["rows"] if row["epochs"] == longest]
+    figure, axes = plt.subplots(1, 2, figsize=(10, 4.2), layout="constrained", sharey=True)
+    for axis, (metric, law) in zip(axes, laws.items(), strict=True):
+        methods: dict[str, list[Curve]] = {}
+        for row in rows:
+            curves = [data["runs"][name]["curve"] for name in row["runs"]]
+            methods[row["row"]] = [Curve(c[metric], {"decoded": c["decoded"]}) for c in curves]
+        _draw(axis, methods, "decoded")
+        axis.set_title(law, fontsize=10)
     axes[0].set_ylabel("negative ELBO on validation, nats")
     return _with_legend(figure, axes)
 

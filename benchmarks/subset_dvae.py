@@ -32,7 +32,10 @@ EPOCH = 500  # steps
 def collect() -> Data:
     with archived("subset-dvae") as folders:
         runs = runs_named(folders)
-    entries = {name: entry(run, METRICS, curve=["loss", "decoded"]) for name, run in runs.items()}
+    entries = {
+        name: entry(run, METRICS, curve=["loss", "loss_top_k", "decoded"])
+        for name, run in runs.items()
+    }
     rows: list[Data] = []
     kinds = {name: (run.option("recipe"), run.last_step) for name, run in runs.items()}
     for recipe, steps in dict.fromkeys(kinds.values()):
