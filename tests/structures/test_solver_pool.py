@@ -243,8 +243,10 @@ def script(folder: Path, text: str) -> subprocess.Popen:
     )
 
 
+# Tests that were started in the background (nohup make test &) inherit that Ctrl-C is ignored.
 HANGING = """
-    import torch, nestruct, slow_solvers
+    import signal, torch, nestruct, slow_solvers
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     one = {"batched": False, "backend": "numpy"}
     box = nestruct.BlackBox(slow_solvers.note_and_hang, 2, workers=2, **one)
     box.argmax(torch.randn(4, 2))
