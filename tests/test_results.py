@@ -8,6 +8,7 @@ from argparse import Namespace
 from importlib import import_module
 from itertools import islice, product
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -130,6 +131,27 @@ def test_open_loop_evaluations_get_a_column_once_there_are_any(tables):
     (row,) = (line for line in after if line.startswith("| StructureNES | | -422"))
     assert row.startswith("| StructureNES | | -422 ± 4 (5) | -610 ± 14 (2) | |")
     assert {line.count("|") for line in after[:-1] if line.startswith("|")} == {12}
+
+
+def test_what_the_subset_vaes_page_says_of_seeds():
+    runs = read("subset-dvae")["runs"]
+    page = " ".join((DOCS / "subset-dvae.md").read_text(encoding="utf-8").split())
+
+    def seeds(stem: str) -> list[dict[str, Any]]:
+        return [runs[f"long/{stem}-s{seed}"] for seed in range(3)]
+
+    rows = [seeds("straight-through"), seeds("exact-marginals")]
+    first, exact = ([run["test"]["loss"] for run in row] for row in rows)
+    assert max(first) < min(exact)
+    welch = import_module("scipy.stats").ttest_ind(first, exact, equal_var=False)
+    low, high = welch.confidence_interval(0.95)
+    gap = fmean(first) - fmean(exact)
+    assert f"is {gap:.1f} nats, with a 95% interval from {low:.1f} to {high:.1f}" in page
+    ends = [fmean(run["curve"]["loss"][-1] for run in row) for row in rows]
+    assert f"ends at {ends[0]:.1f} and exact marginals at {ends[1]:.1f}" in page
+    curve = runs["long/reinforce-s0"]["curve"]
+    early = curve["loss"][curve["decoded"].index(5_000_000)]
+    assert f"REINFORCE is at {early:.1f} on validation data" in page
 
 
 def test_what_table_1_says_of_starts_without_the_pull():
