@@ -27,6 +27,7 @@ from nestruct.wording import count, duration
 
 METRICS = ("loss", "loss_top_k", "loss_simple", "kl")
 EPOCH = 500  # steps
+MOVED = "long/reinforce-s0"  # begun on the GPU that its files name, and ended on a CPU
 
 
 def collect() -> Data:
@@ -73,7 +74,8 @@ def main_table(data: Data) -> str:
         runs = [data["runs"][name] for name in row["runs"]]
         cells = [_nats([run["test"][metric] for run in runs]) for metric in METRICS]
         decoded = fmean(run["decoded"] for run in runs)
-        lines.append([row["row"], f"{row['epochs']:g}", *cells, count(decoded), _cost(runs)])
+        cost = _cost(runs) + ", then cpu" * (MOVED in row["runs"])
+        lines.append([row["row"], f"{row['epochs']:g}", *cells, count(decoded), cost])
     lines += [
         [f"no learning: {name}", "", f"{value:.1f}", "", "", "0.0", "", ""]
         for name, value in data["no learning"].items()
